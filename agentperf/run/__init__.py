@@ -1,0 +1,1 @@
+"""The conductor, where the parts meet: level by level until the planner ends."""

@@ -1,0 +1,1 @@
+"""A model of an inference server, in process and behind real HTTP."""

@@ -1,0 +1,1 @@
+"""Quantiles and intervals: pure functions on numpy arrays."""

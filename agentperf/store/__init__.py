@@ -1,0 +1,1 @@
+"""The run directory: manifest, journal, append-only records, summary."""

@@ -1,0 +1,1 @@
+"""One file per foreign format that becomes a trace set."""

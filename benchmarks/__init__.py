@@ -1,0 +1,1 @@
+"""Benchmarks anyone can run; each prints a table with ratios."""
