@@ -260,8 +260,11 @@ class TraceSet(Struct, kw_only=True):
 
     header: Header
     blobs: dict[str, Any]
+    """Values by id."""
     sessions: list[SessionTrace]
     digest: str = ""
+    blob_extra: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Unknown fields of blobs, by id."""
 
     def trees(self) -> list[list[SessionTrace]]:
         """Sessions grouped by root, the root first, in the order of the file."""
