@@ -122,7 +122,8 @@ def _decode_any(name: str, raw: msgspec.Raw) -> Any:
 def encode_record(record: TraceRecord) -> bytes:
     """The line of a record, without the newline. Raises LineError when it could not be read back as written."""
     try:
-        line = _encode_known(record)
+        # Through the reader's types and back: what cannot be read is found here, and 5 and 5.0 become one text.
+        line = _encode_known(decode_typed(_encode_known(record)))
         if record.extra:
             line = line[:-1] + b"," + _encode(_checked_extra(record))[1:]
     except (TypeError, ValueError, OverflowError, RecursionError) as e:  # ValueError: also lone surrogates
@@ -130,7 +131,6 @@ def encode_record(record: TraceRecord) -> bytes:
     if b"null" in line:  # NaN and infinity are written as null
         for path in non_finite(msgspec.to_builtins(record)):
             raise LineError(path, "not a finite number")
-    decode_typed(line)
     return line
 
 
