@@ -21,6 +21,8 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_record: msgspec.json.Decoder[TraceRecord] = msgspec.json.Decoder(TraceRecord)
 _encode = msgspec.json.Encoder().encode
 
+RECORD_KINDS = ("header", "blob", "session", "request")
+
 KNOWN: dict[type, frozenset[str]] = {
     kind: frozenset(f.encode_name for f in msgspec.structs.fields(kind) if f.name != "extra") | {"kind"}
     for kind in (Header, Blob, Session, Request)
@@ -98,7 +100,7 @@ def decode_record(line: bytes, *, first: bool | None = None) -> TraceRecord:
     record = decode_typed(line)
     unknown = fields.keys() - KNOWN[type(record)]
     if unknown:
-        record.extra = {name: _decode_any(name, fields[name]) for name in fields if name in unknown}
+        record.extra = {name: decode_any(fields[name], name) for name in fields if name in unknown}
     return record
 
 
@@ -112,9 +114,10 @@ def decode_typed(line: bytes) -> TraceRecord:
         raise LineError("", f"not valid JSON: {e}") from None
 
 
-def _decode_any(name: str, raw: msgspec.Raw) -> Any:
+def decode_any(data: bytes | msgspec.Raw, name: str = "") -> Any:
+    """JSON of any shape; `name` says whose value it is when that must be told. Raises LineError."""
     try:
-        return msgspec.json.decode(raw)
+        return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as e:
         raise LineError(name, f"not valid JSON: {e}") from None
 

@@ -68,9 +68,14 @@ def trace_files(path: Path) -> list[Path]:
     return files
 
 
-def fail(path: Path, line: int, field: str, what: str, remedy: str | None = None) -> TraceError:
-    """The error of one place in a file, in the form that every message of the reader has."""
-    return TraceError(f"{path}:{line}: {field}: {what}" if field else f"{path}:{line}: {what}", remedy)
+class PlaceError(TraceError):
+    """A fault with its place: `line` counts from 1, `field` is "" for the whole line."""
+
+    def __init__(self, path: Path, line: int, field: str, what: str, remedy: str | None = None) -> None:
+        super().__init__(f"{path}:{line}: {field}: {what}" if field else f"{path}:{line}: {what}", remedy)
+        self.line = line
+        self.field = field
+        self.what = what
 
 
 def iter_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes, bool]]:
@@ -84,7 +89,7 @@ def iter_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[i
             while line := text.readline(MAX_LINE + 1):
                 number += 1
                 if len(line) > MAX_LINE:
-                    raise fail(path, number, "", f"line longer than {MAX_LINE >> 20} MiB", "is this JSON Lines?")
+                    raise PlaceError(path, number, "", f"line longer than {MAX_LINE >> 20} MiB", "is this JSON Lines?")
                 if progress and number % 256 == 0:
                     progress(file.tell(), total)
                 if number == 1:
@@ -94,10 +99,10 @@ def iter_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[i
             if progress:
                 progress(total, total)
     except FileNotFoundError:
-        raise TraceError(f"{path}: no such file") from None
+        raise PlaceError(path, 1, "", "no such file") from None
     except OSError as e:
         reason = e.strerror or f"compressed data is damaged or cut off ({e})"
-        raise fail(path, number + 1, "", reason) from None
+        raise PlaceError(path, number + 1, "", reason) from None
 
 
 def _decompressed(file: BufferedReader, stack: ExitStack) -> IO[bytes]:
@@ -129,11 +134,11 @@ def _iter_file(path: Path, progress: Progress | None = None) -> Iterator[tuple[i
         try:
             record = decode_record(line, first=first)
         except LineError as e:
-            raise fail(path, number, *explained(e, first=first, ended=ended)) from None
+            raise PlaceError(path, number, *explained(e, first=first, ended=ended)) from None
         first = False
         yield number, record
     if first:
-        raise fail(path, 1, "", "the file is empty, expected a header")
+        raise PlaceError(path, 1, "", "the file is empty, expected a header")
 
 
 def explained(error: LineError, *, first: bool, ended: bool) -> tuple[str, str, str | None]:
@@ -161,7 +166,7 @@ def load(path: str | Path, progress: Progress | None = None) -> TraceSet:
             try:
                 builder.add(number, record)
             except LineError as e:
-                raise fail(file, number, e.field, e.what) from None
+                raise PlaceError(file, number, e.field, e.what) from None
         builder.finish()
     return sealed(merge_parts(where.name, builder.parts))
 
