@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentperf.trace.model import FORMAT, VERSION, Blob, Header, Request, Session, TraceRecord
+from agentperf.trace.model import FORMAT, VERSION, Blob, DelayParts, Header, Request, Session, TraceRecord
 
 BlobType = Literal["tools", "system", "messages", "text"]
 BLOB_TYPES: tuple[BlobType, ...] = ("tools", "system", "messages", "text")
@@ -126,7 +126,7 @@ def encode_record(record: TraceRecord) -> bytes:
     """The line of a record, without the newline. Raises LineError when it could not be read back as written."""
     try:
         # Through the reader's types and back: what cannot be read is found here, and 5 and 5.0 become one text.
-        line = _encode_known(decode_typed(_encode_known(record)))
+        line = _encode_known(_with_default_floats(decode_typed(_encode_known(record))))
         if record.extra:
             line = line[:-1] + b"," + _encode(_checked_extra(record))[1:]
     except (TypeError, ValueError, OverflowError, RecursionError) as e:  # ValueError: also lone surrogates
@@ -135,6 +135,22 @@ def encode_record(record: TraceRecord) -> bytes:
         for path in non_finite(msgspec.to_builtins(record)):
             raise LineError(path, "not a finite number")
     return line
+
+
+def _with_default_floats(record: TraceRecord) -> TraceRecord:
+    """Make zeros the very objects of the defaults: msgspec leaves a float default out by identity, not by value."""
+    if isinstance(record, Request):
+        for part in (record, record.delay_parts):
+            for name, default in _FLOATS.get(type(part), ()):
+                if getattr(part, name) == default:
+                    setattr(part, name, default)
+    return record
+
+
+_FLOATS: dict[type, tuple[tuple[str, float], ...]] = {
+    kind: tuple((f.name, f.default) for f in msgspec.structs.fields(kind) if isinstance(f.default, float))
+    for kind in (Request, DelayParts)
+}
 
 
 def _encode_known(record: TraceRecord) -> bytes:

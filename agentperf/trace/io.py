@@ -183,6 +183,9 @@ def sealed(trace_set: TraceSet) -> TraceSet:
 
 def _counted(trace_set: TraceSet) -> Header:
     requests = [r for s in trace_set.sessions for r in s.requests]
+    for r in requests:
+        if type(r.input_tokens) is not int or type(r.output_tokens) is not int:
+            _line(r)  # says what is wrong with it
     counts = Counts(
         sessions=len(trace_set.sessions),
         requests=len(requests),
