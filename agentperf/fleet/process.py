@@ -1,0 +1,67 @@
+"""Entry point of a load process: `python -m agentperf.fleet.process`, frames in on stdin, frames out on stdout."""
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import sys
+
+from agentperf.clock import monotonic_ns
+from agentperf.fleet.messages import LENGTH_BYTES, Command, Job, Quit, Report, WorkerFailed, command, frame
+from agentperf.fleet.worker import serve
+from agentperf.wire import chat
+from agentperf.wire.client import open_caller
+
+
+async def _streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    # The protocol's own stdout is kept aside, so that a stray print cannot break the frames.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    reader = asyncio.StreamReader(limit=2**30)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, out)
+    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _read(reader: asyncio.StreamReader) -> Command:
+    """The next command; a closed pipe means that the parent is gone."""
+    try:
+        head = await reader.readexactly(LENGTH_BYTES)
+        return command(await reader.readexactly(int.from_bytes(head, "big")))
+    except asyncio.IncompleteReadError:
+        return Quit()
+
+
+async def _main() -> None:
+    reader, writer = await _streams()
+    job = await _read(reader)
+    if not isinstance(job, Job) or job.target is None:
+        return
+
+    async def send(message: Report) -> None:
+        writer.write(frame(message))
+        await writer.drain()
+
+    try:
+        endpoint = pickle.loads(job.target.endpoint)  # noqa: S301 - written by our own parent a moment ago
+        async with open_caller(endpoint, path=chat.PATH, transport=job.target.transport) as caller:
+            # The loop allocates no cycles worth collecting, and a collection would be a pause in every open stream.
+            gc.disable()
+            await serve(job, caller, lambda: _read(reader), send, monotonic_ns)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it in one line
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        await send(WorkerFailed(worker=job.worker, error=line[:500]))
+
+
+def main() -> None:
+    """Run on uvloop; Ctrl-C is the parent's business, and arrives here as a command."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import uvloop
+
+    uvloop.run(_main())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""From a decoded turn to its record: the formulas of `docs/how-we-measure.md`, each in one function."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentperf.measure.record import Record
+from agentperf.replay.turns import TurnResult
+from agentperf.wire.outcome import Outcome
+
+DEFAULT_CHARS_PER_TOKEN = 4.0
+"""Only for replies of servers that send no usage; such counts are labelled estimates."""
+
+
+def seconds(start_ns: int, end_ns: int | None) -> float | None:
+    """A duration, None when its end was not seen or lies before its start (a duration is never negative)."""
+    return None if end_ns is None or end_ns < start_ns else (end_ns - start_ns) / 1e9
+
+
+def first_event_tokens(output_tokens: int, share: float | None) -> float:
+    """Tokens that were visible at the first stamp, estimated by their share of the visible text; at least 1."""
+    return max(1.0, output_tokens * (share or 0.0))
+
+
+def output_speed(output_tokens: int | None, n1: float | None, first_ns: int | None, last_ns: int | None) -> float | None:
+    """(n - n1) / (last visible - first visible) in tok/s; None when all of the reply arrived at once."""
+    if output_tokens is None or n1 is None or first_ns is None or last_ns is None:
+        return None
+    if last_ns <= first_ns or output_tokens <= n1:
+        return None
+    return (output_tokens - n1) * 1e9 / (last_ns - first_ns)
+
+
+def inter_token_latency(output_tokens: int | None, first_ns: int | None, last_ns: int | None) -> float | None:
+    """(last - first visible) / (n - 1) in s per token, as AgentX defines it; None below two tokens or events."""
+    if output_tokens is None or output_tokens < 2 or first_ns is None or last_ns is None or last_ns <= first_ns:
+        return None
+    return (last_ns - first_ns) / 1e9 / (output_tokens - 1)
+
+
+def gaps_ns(visible_ns: Sequence[int]) -> tuple[int | None, int | None]:
+    """Largest and 99th percentile gap between successive visible events; n events have n - 1 gaps."""
+    if len(visible_ns) < 2:
+        return None, None
+    gaps = np.diff(np.asarray(visible_ns, dtype=np.int64))
+    return int(gaps.max()), int(np.percentile(gaps, 99))
+
+
+def pack_offsets(visible_ns: Sequence[int]) -> bytes | None:
+    """Visible events as microseconds after the first, int32 little-endian (35 minutes at most; then clipped)."""
+    if not visible_ns:
+        return None
+    first = visible_ns[0]
+    packed = array("i", [min((v - first) // 1000, 2**31 - 1) for v in visible_ns])
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def count_output(outcome: Outcome, chars_per_token: float) -> tuple[int | None, str | None]:
+    """Output tokens by the server's usage, else estimated from the visible text, with the source's name."""
+    if outcome.output_tokens is not None:
+        return outcome.output_tokens, "usage"
+    if outcome.visible_chars == 0:
+        return None, None
+    return max(1, round(outcome.visible_chars / chars_per_token)), "estimate"
+
+
+def make_record(
+    result: TurnResult, *, probe: int, level: int, worker: int, chars_per_token: float = DEFAULT_CHARS_PER_TOKEN
+) -> Record:
+    """The record of one request. Latencies of a request that failed stay empty; its stamps are kept."""
+    x, out = result.exchange, result.outcome
+    ok = out.outcome == "ok"
+    tokens, source = count_output(out, chars_per_token)
+    n1 = first_event_tokens(tokens, out.n1_share) if tokens is not None and out.first_visible_ns is not None else None
+    max_gap, p99_gap = gaps_ns(out.visible_ns)
+    e2e = seconds(x.t0_ns, x.end_ns)
+    return Record(
+        request_id=result.request_id,
+        probe=probe,
+        level=level,
+        phase="warmup",
+        agent=result.agent,
+        play=result.play,
+        session_id=result.session_id,
+        root_session_id=result.root_session_id,
+        turn=result.turn,
+        due_ns=result.due_ns,
+        t0_ns=x.t0_ns,
+        connected_ns=x.connected_ns,
+        sent_ns=x.sent_ns,
+        first_byte_ns=out.first_byte_ns,
+        first_visible_ns=out.first_visible_ns,
+        first_answer_ns=out.first_answer_ns,
+        last_visible_ns=out.last_visible_ns,
+        end_ns=x.end_ns,
+        status=out.status,
+        outcome=out.outcome,
+        error_class=out.error_class,
+        error=out.error,
+        finish_reason=out.finish_reason,
+        prompt_tokens=out.prompt_tokens,
+        cached_tokens=out.cached_tokens,
+        output_tokens=tokens,
+        reasoning_tokens=out.reasoning_tokens,
+        token_source=source,
+        expected_prompt_tokens=result.expected_prompt_tokens,
+        expected_cached_tokens=result.expected_cached_tokens,
+        target_output_tokens=result.target_output_tokens,
+        events=len(out.visible_ns),
+        reads=len(x.stamps),
+        first_event_tokens=n1,
+        max_gap_ns=max_gap,
+        p99_gap_ns=p99_gap,
+        body_bytes=result.body_bytes,
+        new_connection=x.new_connection,
+        stale_retries=x.stale_retries,
+        worker=worker,
+        ttft_s=seconds(x.t0_ns, out.first_visible_ns) if ok else None,
+        ttfo_s=seconds(x.t0_ns, out.first_answer_ns) if ok else None,
+        speed_tps=output_speed(tokens, n1, out.first_visible_ns, out.last_visible_ns) if ok else None,
+        e2e_s=e2e if ok else None,
+        e2e_tps=tokens / e2e if ok and tokens is not None and e2e else None,
+        itl_s=inter_token_latency(tokens, out.first_visible_ns, out.last_visible_ns) if ok else None,
+        notes="; ".join(out.notes) or None,
+        event_offsets_us=pack_offsets(out.visible_ns),
+    )

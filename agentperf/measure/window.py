@@ -1,0 +1,76 @@
+"""When a probe is warm, and when its window may be looked at: pure functions of the records so far.
+
+Warm-up ends when every agent has completed a turn and the running means of speed, TTFT and prompt length have settled:
+of the turns after each agent's first, the last two blocks of `max(agents, 3)` turns agree within 10 %, or within two
+standard errors of their difference. Its length is bounded; a level that has not settled by then is measured all the
+same, and that is said.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from agentperf.measure.record import Record
+
+TOLERANCE = 0.10
+
+
+class WindowSettings(Struct, frozen=True, kw_only=True):
+    """Bounds of one probe, in seconds and counts. All are part of the workload's identity and in the manifest."""
+
+    warmup_min_s: float = 3.0
+    warmup_max_s: float = 180.0
+    window_min_s: float = 10.0
+    window_max_s: float = 300.0
+    first_look: int = 40
+    """Ended requests at the first look; each further look comes at twice the count."""
+    requests_per_agent: float = 2.0
+    """The first look waits for this many ended requests per agent too."""
+    looks: int = 4
+    drain_s: float = 60.0
+    """How long the load waits for the last requests of a level; what is open then is cut off and counted truncated."""
+
+
+def blocks_agree(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether two blocks of observations have the same mean, within the tolerance or the noise."""
+    if len(before) == 0 or len(after) == 0:
+        return len(before) == len(after)
+    a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
+    difference = abs(float(b.mean() - a.mean()))
+    error = math.sqrt(float(a.var()) / len(a) + float(b.var()) / len(b))
+    return difference <= TOLERANCE * abs(float(a.mean())) or difference <= 2 * error
+
+
+def _settled(records: Sequence[Record], block: int) -> bool:
+    before, after = records[-2 * block : -block], records[-block:]
+    return all(
+        blocks_agree(
+            [v for r in before if (v := getattr(r, name)) is not None],
+            [v for r in after if (v := getattr(r, name)) is not None],
+        )
+        for name in ("speed_tps", "ttft_s", "expected_prompt_tokens")
+    )
+
+
+def is_warm(records: Sequence[Record], agents: int, elapsed_s: float, settings: WindowSettings) -> bool:
+    """Whether the level is in its steady state. `records` are those of this probe so far, in order of their end."""
+    if elapsed_s < settings.warmup_min_s:
+        return False
+    seen: set[int] = set()
+    later: list[Record] = []
+    for r in records:
+        if r.agent in seen:
+            later.append(r)
+        seen.add(r.agent)
+    if len(seen) < agents:
+        return False
+    block = max(agents, 3)
+    return len(later) >= 2 * block and _settled(later, block)
+
+
+def look_at(look: int, agents: int, settings: WindowSettings) -> int:
+    """Ended requests of the window at which look number `look` (from 0) is taken."""
+    first = max(settings.first_look, math.ceil(settings.requests_per_agent * agents))
+    return int(first * 2**look)
