@@ -246,15 +246,16 @@ class _FileCheck:
         if spawn is not None:
             root, parent = session.root_session_id, session.parent_session_id
             self._want("spawn.by_request_id", "request", spawn.by_request_id, root, parent)
-        if self._claim("session", session.session_id):
-            self._sessions[session.session_id] = _SessionState(
-                line=self._line,
-                root=session.root_session_id,
-                parent=session.parent_session_id,
-                fork_of=spawn.by_request_id if spawn and spawn.kind == "fork" else None,
-                known_tokens=max(0, session.system_tokens or 0) + max(0, session.tools_tokens or 0),
-                last_request=spawn.by_request_id if spawn else None,
-            )
+        self._claim("session", session.session_id)
+        state = _SessionState(
+            line=self._line,
+            root=session.root_session_id,
+            parent=session.parent_session_id,
+            fork_of=spawn.by_request_id if spawn and spawn.kind == "fork" else None,
+            known_tokens=max(0, session.system_tokens or 0) + max(0, session.tools_tokens or 0),
+            last_request=spawn.by_request_id if spawn else None,
+        )
+        self._sessions.setdefault(session.session_id, state)
 
     def _take_request(self, request: Request) -> None:
         self._say_all(request_rules(request, self._header.content if self._header else "mixed"))
@@ -268,8 +269,7 @@ class _FileCheck:
         for i, tool in enumerate(request.tools_before):
             self._want(f"tools_before[{i}].child_session_id", "session", tool.child_session_id)
         unique = self._claim("request", request.request_id)
-        if unique:
-            self._requests[request.request_id] = (self._line, request.session_id)
+        self._requests.setdefault(request.request_id, (self._line, request.session_id))
         if state is None:
             self._say("session_id", f"no session {request.session_id!r} on an earlier line of this file")
             return
@@ -294,7 +294,7 @@ class _FileCheck:
             if not (lost and field.startswith("input.")):
                 self._say(field, what)
         # helper calls (titles, summaries) go without the agent's system prompt and tools
-        if request.trigger not in ("side", "compaction") and state.known_tokens > request.input_tokens:
+        if request.trigger not in ("side", "compaction") and state.known_tokens > max(0, request.input_tokens):
             what = f"{request.input_tokens}, but the session's system prompt and tools hold {state.known_tokens}"
             self._say("input_tokens", what)
         ideal = request.prefix_tokens_ideal or 0
@@ -356,7 +356,7 @@ class _FileCheck:
             parent = self._sessions.get(state.parent) if state.parent and state.parent != id_ else None
             if parent is None:
                 continue
-            if parent.root != state.root:
+            if parent.root != state.root and state.root in self._sessions:
                 what = f"{state.root!r}, but its parent's is {parent.root!r}"
                 self._say("root_session_id", what, line=state.line)
             seen = {id_}
