@@ -1,0 +1,381 @@
+"""From the bytes of a chat stream to its outcome. Runs after the stream has closed, once per event: kept cheap."""
+
+from typing import Any
+
+import msgspec
+
+from agentperf.wire import failures, server_errors
+from agentperf.wire.chat_chunks import Choice, Delta, Function, ToolCall, decode_any, decode_chunk, lenient_choice
+from agentperf.wire.chat_usage import read_usage
+from agentperf.wire.exchange import Exchange
+from agentperf.wire.outcome import Outcome
+from agentperf.wire.sse import SseError, SseEvent, decode
+
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+
+
+class _Call:
+    """A tool call as it grows."""
+
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name = ""
+        self.arguments: list[str] = []
+
+
+class _Fold:
+    """State of one stream; `event` takes its events in order."""
+
+    __slots__ = (
+        "bad",
+        "calls",
+        "cut",
+        "done",
+        "error",
+        "events",
+        "finish_reason",
+        "first_call_ns",
+        "first_chars",
+        "open_calls",
+        "text",
+        "text_ns",
+        "usage",
+        "visible_chars",
+        "visible_ns",
+    )
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.visible_ns: list[int] = []
+        self.visible_chars = 0
+        self.first_chars = 0
+        self.first_call_ns: int | None = None
+        self.text: list[str] = []
+        self.text_ns: list[int] = []
+        self.calls: list[_Call] = []
+        self.open_calls: dict[int, _Call] = {}
+        self.finish_reason: str | None = None
+        self.usage: Any = None
+        self.done = False
+        self.cut = False
+        self.error: server_errors.ServerError | None = None
+        self.bad: str | None = None
+
+    def event(self, event: SseEvent, ns: int) -> None:
+        """Take one event that was complete at `ns`."""
+        data = event.data
+        self.events += 1
+        if event.event is not None and event.event.lower() == "error":
+            self._named_error(event)
+            return
+        if data == b"[DONE]":
+            self.done = True
+            return
+        try:
+            chunk = decode_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._odd(event, ns)
+            return
+        choices = chunk.choices
+        if choices is None or chunk.error:
+            self._odd(event, ns)
+            return
+        if chunk.usage:
+            self.usage = chunk.usage
+        if choices:
+            self._choice(choices[0], ns)
+
+    def _choice(self, choice: Choice, ns: int) -> None:
+        if choice.finish_reason:
+            self.finish_reason = choice.finish_reason
+        if choice.error or choice.finish_reason == "error":
+            self._failed(server_errors.from_value(choice.error or "finish_reason is error"))
+        delta = choice.delta or choice.message
+        if delta is None:
+            return
+        chars = 0
+        text = delta.content or delta.refusal
+        if text:
+            chars = len(text)
+            self.text.append(text)
+            self.text_ns.append(ns)
+        reasoning = delta.reasoning or delta.reasoning_content
+        if reasoning:
+            chars += len(reasoning)
+        if delta.tool_calls or delta.function_call:
+            chars += self._tool_calls(delta, ns)
+        if chars:
+            stamps = self.visible_ns
+            stamps.append(ns)
+            self.visible_chars += chars
+            if ns == stamps[0]:
+                self.first_chars += chars
+
+    def _tool_calls(self, delta: Delta, ns: int) -> int:
+        """Merge fragments into their calls; the characters of names and arguments that this chunk adds."""
+        fragments = delta.tool_calls or []
+        if not fragments and delta.function_call is not None:
+            fragments = [ToolCall(index=0, function=delta.function_call)]
+        chars = 0
+        for fragment in fragments:
+            call = self._call_of(fragment)
+            function = fragment.function or Function()
+            if fragment.id and call.id is None:
+                call.id = fragment.id
+            if function.name and function.name != call.name:
+                call.name += function.name
+                chars += len(function.name)
+            if function.arguments:
+                call.arguments.append(function.arguments)
+                chars += len(function.arguments)
+        if chars and self.first_call_ns is None:
+            self.first_call_ns = ns
+        return chars
+
+    def _call_of(self, fragment: ToolCall) -> _Call:
+        """The call that a fragment continues, or a new one: told apart by index, else id, else order."""
+        new_id = fragment.id is not None and all(call.id != fragment.id for call in self.calls)
+        named = fragment.function is not None and bool(fragment.function.name)
+        if fragment.index is None:
+            if self.calls and not new_id and (fragment.id is not None or not named):
+                return next((call for call in self.calls if fragment.id and call.id == fragment.id), self.calls[-1])
+        else:
+            call = self.open_calls.get(fragment.index)
+            # Some servers number every parallel call 0: another id together with a name starts another call.
+            if call is not None and not (new_id and named and call.id is not None):
+                return call
+        call = _Call()
+        self.calls.append(call)
+        if fragment.index is not None:
+            self.open_calls[fragment.index] = call
+        return call
+
+    def _odd(self, event: SseEvent, ns: int) -> None:
+        """An event that the typed decoder does not take: an error, an unusual shape, or no JSON at all."""
+        data = event.data.strip()
+        if not data:
+            return
+        if data == b"[DONE]":
+            self.done = True
+            return
+        try:
+            value = decode_any(data)
+        except ValueError:
+            if event.complete:
+                self.bad = self.bad or server_errors.one_line(data[:400].decode("utf-8", "replace"), 120)
+            else:
+                self.cut = True
+            return
+        if not isinstance(value, dict):
+            self.bad = self.bad or server_errors.one_line(data[:400].decode("utf-8", "replace"), 120)
+            return
+        choices = value.get("choices")
+        if value.get("error") or (not isinstance(choices, list) and _says_error(value)):
+            self._failed(server_errors.from_value(value))
+        if value.get("usage"):
+            self.usage = value["usage"]
+        if isinstance(choices, list) and choices:
+            self._choice(lenient_choice(choices[0]), ns)
+
+    def _named_error(self, event: SseEvent) -> None:
+        text = event.data.strip() or (event.comment or b"").strip()
+        try:
+            value = decode_any(text)
+        except ValueError:
+            value = text.decode("utf-8", "replace")
+        self._failed(server_errors.from_value(value or "an event named error, without text"))
+
+    def _failed(self, error: server_errors.ServerError) -> None:
+        if self.error is None:
+            self.error = error
+
+    def first_answer_ns(self) -> int | None:
+        """First content or tool-call text; reasoning written inline as <think>...</think> is left out."""
+        text_ns = self._text_start_ns()
+        candidates = [ns for ns in (text_ns, self.first_call_ns) if ns is not None]
+        return min(candidates) if candidates else None
+
+    def _text_start_ns(self) -> int | None:
+        if not self.text:
+            return None
+        if not self._thinks_inline():
+            return self.text_ns[0]
+        seen = ""
+        closed = False
+        for ns, piece in zip(self.text_ns, self.text, strict=True):
+            if not closed:
+                # Only the end is kept: long reasoning would make this quadratic.
+                seen = seen[-len(_THINK_CLOSE) :] + piece
+                _, mark, after = seen.partition(_THINK_CLOSE)
+                closed = bool(mark)
+            else:
+                after = piece
+            if closed and after.strip():
+                return ns
+        return None
+
+    def _thinks_inline(self) -> bool:
+        start = ""
+        for piece in self.text:
+            start = (start + piece).lstrip()
+            if len(start) >= len(_THINK_OPEN):
+                break
+        return start.startswith(_THINK_OPEN)
+
+    def message(self) -> dict[str, Any] | None:
+        """The answer as an assistant message, without reasoning; None when there was nothing to say."""
+        text = "".join(self.text)
+        if self._thinks_inline():
+            text = text.partition(_THINK_CLOSE)[2].lstrip()
+        if not text and not self.calls:
+            return None
+        message: dict[str, Any] = {"role": "assistant", "content": _sound(text) if text else None}
+        if self.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id or f"call_{index}",
+                    "type": "function",
+                    "function": {"name": _sound(call.name), "arguments": _sound("".join(call.arguments))},
+                }
+                for index, call in enumerate(self.calls)
+            ]
+        return message
+
+
+def _says_error(value: dict[str, Any]) -> bool:
+    """A chunk without choices that reports a failure, in the words of several servers."""
+    if value.get("type") == "error" or value.get("object") == "error":
+        return True
+    return bool(value.get("detail")) or ("message" in value and "code" in value)
+
+
+def _sound(text: str) -> str:
+    """Join surrogate halves that came in different events, so that the text can be sent again."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def fold(exchange: Exchange) -> Outcome:
+    """The outcome of a chat request. Never raises for what a server sent; failures have a class and a line."""
+    x = exchange
+    first_byte = x.stamps[0] if x.stamps else None
+    out = Outcome("failed", x.error_class, x.error, status=x.status, first_byte_ns=first_byte)
+    if x.error_class == failures.CUT:
+        out.outcome = "truncated"
+    if x.status is None:
+        return out
+    if not 200 <= x.status < 300:
+        return _http_error(x, out)
+    state = _Fold()
+    try:
+        plain = _read_body(x, state)
+    except SseError as error:
+        state.bad = str(error)
+        plain = None
+    _fill(out, state)
+    if plain is not None:
+        out.notes.append(plain)
+    if out.outcome != "truncated":
+        _judge(x, out, state, whole_json=plain is not None)
+    return out
+
+
+def _http_error(x: Exchange, out: Outcome) -> Outcome:
+    assert x.status is not None
+    error = server_errors.from_body(b"".join(x.chunks))
+    headers = dict(x.headers)
+    out.error_class = server_errors.classify(x.status, error)
+    out.error = f"HTTP {x.status}: {error.message}" if error.message else f"HTTP {x.status} without a message"
+    if 300 <= x.status < 400 and headers.get("location"):
+        out.error = f"HTTP {x.status}: redirects to {server_errors.one_line(headers['location'], 120)}"
+    if "retry-after" in headers:
+        out.notes.append(f"Retry-After: {server_errors.one_line(headers['retry-after'], 40)}")
+    return out
+
+
+def _read_body(x: Exchange, state: _Fold) -> str | None:
+    """Fold all events; a note when the answer came as one JSON object instead of a stream."""
+    content_type = next((value for name, value in x.headers if name == "content-type"), "").lower()
+    if "event-stream" not in content_type and x.chunks:
+        body = b"".join(x.chunks).strip()
+        if body.startswith(b"{"):
+            state.event(SseEvent(body, complete=x.error_class is None), x.stamps[-1])
+            return "answered with one JSON object instead of a stream"
+    stamps = x.stamps
+    for index, event in decode(x.chunks):
+        state.event(event, stamps[index])
+    return None
+
+
+def _fill(out: Outcome, state: _Fold) -> None:
+    """Measures, also of requests that failed: their tokens were made and wasted."""
+    stamps = state.visible_ns
+    if stamps:
+        out.first_visible_ns, out.last_visible_ns = stamps[0], stamps[-1]
+        out.visible_ns = stamps
+        out.visible_chars = state.visible_chars
+        out.n1_share = state.first_chars / state.visible_chars
+        out.first_answer_ns = state.first_answer_ns()
+        out.message = state.message()
+    out.finish_reason = state.finish_reason
+    usage = read_usage(state.usage)
+    if usage is not None:
+        out.prompt_tokens, out.cached_tokens, out.output_tokens, out.reasoning_tokens = usage
+
+
+def _judge(x: Exchange, out: Outcome, state: _Fold, *, whole_json: bool) -> None:
+    """Decide between ok and the failure classes, the most telling first."""
+    ended = state.done or state.finish_reason is not None
+    if state.error is not None:
+        overflow = server_errors.is_overflow(state.error)
+        _fail(out, failures.CONTEXT_OVERFLOW if overflow else failures.SERVER_ERROR_IN_STREAM, state.error.message)
+    elif state.bad is not None:
+        _fail(out, failures.BAD_EVENT, f"cannot be decoded: {state.bad}")
+    elif x.error_class is not None and not (ended and state.visible_ns):
+        _broken(x, out, state)
+    elif not state.visible_ns and (ended or whole_json or state.events == 0):
+        _empty(x, out, state)
+    elif not ended and not whole_json:
+        what = "in the middle of an event" if state.cut else "without finish_reason and [DONE]"
+        _fail(out, failures.TRUNCATED_STREAM, f"the stream ended {what}, after {len(state.visible_ns)} visible events")
+    else:
+        out.outcome, out.error_class, out.error = "ok", None, None
+        _notes(x, out, state, whole_json=whole_json)
+
+
+def _notes(x: Exchange, out: Outcome, state: _Fold, *, whole_json: bool) -> None:
+    if x.error_class is not None:
+        out.notes.append(f"{x.error_class} after the end of the answer")
+    if not state.done and not whole_json:
+        out.notes.append("no [DONE]")
+    if state.finish_reason is None:
+        out.notes.append("no finish_reason")
+
+
+def _broken(x: Exchange, out: Outcome, state: _Fold) -> None:
+    """The exchange broke before the answer was over."""
+    if x.error_class == failures.CONNECTION_RESET and x.chunks:
+        text = f"{x.error or 'the connection broke'}, after {len(state.visible_ns)} visible events"
+        _fail(out, failures.TRUNCATED_STREAM, text)
+
+
+def _empty(x: Exchange, out: Outcome, state: _Fold) -> None:
+    content_type = next((value for name, value in x.headers if name == "content-type"), "")
+    body = b"".join(x.chunks).strip()
+    streamed = body.startswith((b":", b"data", b"event", b"id", b"retry"))
+    if body and not streamed and state.finish_reason is None:
+        start = server_errors.one_line(body[:400].decode("utf-8", "replace"), 80)
+        _fail(out, failures.PROTOCOL_ERROR, f"HTTP {x.status} with {content_type or 'no content type'}: {start}")
+    elif state.finish_reason is not None:
+        _fail(out, failures.EMPTY_STREAM, f"the stream ended with finish_reason {state.finish_reason} and no output")
+    else:
+        _fail(out, failures.EMPTY_STREAM, "the stream ended without any output")
+
+
+def _fail(out: Outcome, error_class: str, text: str) -> None:
+    out.outcome, out.error_class, out.error = "failed", error_class, server_errors.one_line(text)
