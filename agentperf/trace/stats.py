@@ -171,7 +171,7 @@ def _waits(requests: Iterable[Request], kind: str) -> Iterator[float]:
     for r in requests:
         if r.delay_source == "missing":
             continue
-        if kind == "tool" and (r.tools_before or r.trigger == "tool"):
+        if kind == "tool" and (r.tools_before or (r.trigger == "tool" and r.index > 0)):
             yield r.delay_parts.tool_ms if r.delay_parts else r.delay_ms
         elif kind == "human" and r.trigger == "user" and r.index > 0:
             yield r.delay_parts.human_ms if r.delay_parts else r.delay_ms
