@@ -138,7 +138,7 @@ def merge_parts(name: str, parts: list[Part]) -> TraceSet:
         one = parts[0]
         return TraceSet(header=one.header, blobs=one.blobs, blob_extra=one.blob_extra, sessions=one.sessions)
     header = _merged_header(name, parts)
-    if header.hash_scope == "file":
+    if header.hash_scope in (None, "file"):
         _separate_hashes(parts)
     return TraceSet(
         header=header,

@@ -451,20 +451,30 @@ def test_ids_are_unique_over_a_folder(tmp_path: Path) -> None:
         io.load(tmp_path)
 
 
-def test_file_scoped_hashes_of_two_files_are_kept_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scope", ["file", None])
+def test_file_scoped_hashes_of_two_files_are_kept_apart(tmp_path: Path, scope: str | None) -> None:
     for name in ("a", "b"):
         shape = Shape(block_hashes=[1, 2])
         made = trace_set(
-            session(name, [request(name, 0, input=shape)]), block_size=16, hash_scope="file", content="shape"
+            session(name, [request(name, 0, input=shape)]), block_size=16, hash_scope=scope, content="shape"
         )
         io.write(made, tmp_path / f"{name}.jsonl")
     a, b = (s.requests[0].input for s in io.load(tmp_path).sessions)
     assert isinstance(a, Shape)
     assert isinstance(b, Shape)
     assert not set(a.block_hashes) & set(b.block_hashes)
-    io.write(trace_set(session("c"), block_size=64, hash_scope="file"), tmp_path / "c.jsonl")
+    io.write(trace_set(session("c"), block_size=64, hash_scope=scope), tmp_path / "c.jsonl")
     with pytest.raises(TraceError, match=r"c.jsonl:1: block_size: 64, but .*a.jsonl has 16"):
         io.load(tmp_path)
+
+
+@pytest.mark.parametrize("scope", ["session", "global"])
+def test_other_hashes_are_left_as_they_are(tmp_path: Path, scope: str) -> None:
+    for name in ("a", "b"):
+        item = session(name, [request(name, 0, input=Shape(block_hashes=[1, "f0"]))])
+        io.write(trace_set(item, block_size=16, hash_scope=scope), tmp_path / f"{name}.jsonl")
+    inputs = [s.requests[0].input for s in io.load(tmp_path).sessions]
+    assert inputs == [Shape(block_hashes=[1, "f0"])] * 2
 
 
 def test_bundled_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
