@@ -23,7 +23,7 @@ HTTP_3XX = "http_3xx"
 HTTP_4XX = "http_4xx"
 HTTP_5XX = "http_5xx"
 CLIENT_ERROR = "client_error"
-CUT = "cut"
+CUT = "cut_off"
 
 MEANINGS: dict[str, str] = {
     CONNECT_REFUSED: "nothing listens at the address",

@@ -11,8 +11,8 @@ class Outcome:
     """Decoded result of one request. None means not measured; 0 is never a stand-in for it.
 
     `visible_ns` holds the stamp of each event with visible output (non-empty content, reasoning of either spelling, or
-    a tool call's name or arguments). `n1_share` is the share of the visible text (0..1], by characters, that was there at
-    the first stamp (several events in one read share it), from which the tokens of the first stamp are estimated.
+    a tool call's name or arguments). `n1_share` is the share of the visible text (0..1], by characters, that was there
+    at the first stamp (several events in one read share it), from which the tokens at that stamp are estimated.
     """
 
     outcome: ResultKind

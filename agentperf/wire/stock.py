@@ -142,7 +142,7 @@ def _classify(error: Exception, exchange: Exchange, where: str, limits: Limits) 
     if isinstance(error, httpx.ProxyError):
         return failures.CONNECT_FAILED, f"the proxy refused: {error}"
     if isinstance(error, httpx.ConnectError) or exchange.connected_ns is None:
-        failure = failure_of(_cause(error), where)
+        failure = failure_of(root_cause(error), where)
         return failure.error_class, failure.text
     if isinstance(error, httpx.LocalProtocolError):
         return failures.CLIENT_ERROR, f"the request cannot be sent: {error}"
@@ -164,7 +164,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield from _chain(following)
 
 
-def _cause(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """The operating system's own exception beneath httpx's wrappers; several attempts: the most telling one."""
     chain = list(_chain(error))
     for kind in (ssl.SSLError, socket.gaierror, ConnectionRefusedError):
