@@ -132,11 +132,12 @@ class _Reader:
             self.at = sign.end()
         elif value:
             self._fail(*self._here(end), "a share of errors without its unit", f"expected % ({number(value)} %)")
-        if value >= 100:
+        share = float(value / 100)
+        if share >= 1:
             self._fail(number_at, end, "a bound of 100 % or more promises nothing", "expected less than 100 %")
-        if 0 < value / 100 < Decimal(_MIN_LIMIT):
+        if 0 < share < _MIN_LIMIT or (value and not share):
             self._fail(number_at, end, "the share is too small to be meant", "expected 0, or more than that")
-        return _Item(Term("errors", "share", op, float(value / 100)), start, self.at)
+        return _Item(Term("errors", "share", op, share), start, self.at)
 
     def _percentile(self) -> str:
         word = _WORD.match(self.text, self.at)

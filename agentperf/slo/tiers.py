@@ -52,7 +52,8 @@ def resolve(text: str) -> Slo:
     tiers = _bundled()
     if name in tiers:
         return tiers[name].slo
-    siblings = [known for known in tiers if known.startswith(name.rstrip("/") + "/")]
+    models = (name.rstrip("/"), name.rpartition("/")[0])
+    siblings = [known for known in tiers if known.rpartition("/")[0] in models]
     close = siblings or get_close_matches(name, tiers, 3, 0.6)
     remedy = f"did you mean {' or '.join(close)}?" if close else "`agentperf tiers` lists those there are"
     raise SloError(f"no tier is called {name}", remedy)
