@@ -102,7 +102,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _pattern(
         "assigned-secret",
         "key Key KEY ecret ECRET oken OKEN assw ASSW",
-        r"(?i:\b[\w-]{0,32}(?:api_?-?key|secret|token|passwd|password))[\"']?\s*[:=]\s*[\"'](?P<s>[A-Za-z0-9_+/=.~-]{20,512})[\"']",
+        r"(?i:api[_-]?key|secret|token|passwd|password)[\"']?\s*[:=]\s*[\"'](?P<s>[A-Za-z0-9_+/=.~-]{20,512})[\"']",
         _is_random,
     ),
     _pattern(
