@@ -61,6 +61,8 @@ class Batch(msgspec.Struct, kw_only=True, tag="batch"):
     sample: WorkerSample
     agents: int
     open: int
+    first_token: int
+    """Of `open`: those that wait for their first byte of body."""
     waiting: int
     oldest_open_ns: int | None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from agentperf.clock import NowNs
+from agentperf.clock import NowNs, loop_now_ns
 from agentperf.fleet.messages import Batch, Command, Job, LevelEnded, Quit, Report, StartLevel, StopLevel
 from agentperf.measure.derive import make_record
 from agentperf.measure.health import WorkerSample
@@ -53,10 +53,14 @@ def _rss_bytes() -> int:
 class _Probe:
     """One level as this process sees it."""
 
-    def __init__(self, job: Job, start: StartLevel, caller: Caller, now_ns: NowNs) -> None:
+    def __init__(
+        self, job: Job, start: StartLevel, caller: Caller, now_ns: NowNs, awaiting: Callable[[], int]
+    ) -> None:
+        self.awaiting = awaiting
         self.job = job
         self.start = start
         self.now_ns = now_ns
+        self.virtual = now_ns is loop_now_ns
         self.records: list[Record] = []
         self.lags: list[float] = []
         self.cpu = time.process_time()
@@ -123,7 +127,7 @@ class _Probe:
             worker=self.job.worker,
             at_ns=now,
             lags_s=self.lags,
-            cpu_share=(cpu - self.cpu) * 1e9 / max(1, now - self.sampled_ns),
+            cpu_share=0.0 if self.virtual else (cpu - self.cpu) * 1e9 / max(1, now - self.sampled_ns),
             rss_bytes=_rss_bytes(),
             fds=fds,
             sockets=sockets,
@@ -138,6 +142,7 @@ class _Probe:
             sample=sample,
             agents=self.agents,
             open=len(self.level.open_since),
+            first_token=self.awaiting(),
             waiting=self.level.waiting,
             oldest_open_ns=min(self.level.open_since.values(), default=None),
         )
@@ -151,8 +156,18 @@ async def _pump(probe: _Probe, send: Send) -> None:
     await send(LevelEnded(worker=probe.job.worker, probe=probe.start.probe))
 
 
-async def serve(job: Job, caller: Caller, receive: Receive, send: Send, now_ns: NowNs) -> None:
-    """Obey commands until told to quit. A level that is still held then is cut off and its records are sent."""
+async def serve(
+    job: Job,
+    caller: Caller,
+    receive: Receive,
+    send: Send,
+    now_ns: NowNs,
+    awaiting: Callable[[], int] = lambda: 0,
+) -> None:
+    """Obey commands until told to quit. A level that is still held then is cut off and its records are sent.
+
+    `awaiting` counts the requests that wait for their first byte, for the view.
+    """
     probe: _Probe | None = None
     async with anyio.create_task_group() as group:
         while True:
@@ -160,7 +175,7 @@ async def serve(job: Job, caller: Caller, receive: Receive, send: Send, now_ns: 
             if isinstance(message, StartLevel):
                 gc.collect()
                 gc.freeze()
-                probe = _Probe(job, message, caller, now_ns)
+                probe = _Probe(job, message, caller, now_ns, awaiting)
                 group.start_soon(probe.hold)
                 group.start_soon(probe.watch_lag)
                 group.start_soon(_pump, probe, send)

@@ -126,9 +126,15 @@ def quantiles(values: Iterable[float]) -> Quantiles:
     return Quantiles(n, mean, at(5), at(10), at(25), at(50), at(75), at(90), at(95), at(99))
 
 
+CUT_OFF = "cut_off"
+"""Still open when the load had waited for it as long as it waits: the server's failure, unlike an interrupted run."""
+
+
 def counts_for_slo(record: Record) -> bool:
     """Whether a request belongs to the population that verdicts and percentiles are taken over."""
-    return record.outcome != "truncated" and record.error_class != OVERFLOW
+    if record.outcome == "truncated":
+        return record.error_class == CUT_OFF
+    return record.error_class != OVERFLOW
 
 
 def speed_for_verdict(record: Record) -> float | None:
@@ -256,7 +262,7 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
         ttfo_ok=quantiles(r.ttfo_s for r in ok if r.ttfo_s is not None),
         e2e_ok=quantiles(r.e2e_s for r in ok if r.e2e_s is not None),
         e2e_speed=quantiles(
-            speed for r in judged if (speed := 0.0 if r.outcome == "failed" else r.e2e_tps) is not None
+            speed for r in judged if (speed := 0.0 if r.outcome != "ok" else r.e2e_tps) is not None
         ),
         itl=quantiles(r.itl_s for r in ok if r.itl_s is not None),
         ttft_cold=quantiles(r.ttft_s for r in cold if r.ttft_s is not None),

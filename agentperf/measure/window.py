@@ -29,8 +29,11 @@ class WindowSettings(Struct, frozen=True, kw_only=True):
     requests_per_agent: float = 2.0
     """The first look waits for this many ended requests per agent too."""
     looks: int = 4
-    drain_s: float = 60.0
-    """How long the load waits for the last requests of a level; what is open then is cut off and counted truncated."""
+    settle_s: float = 300.0
+    """How long the load is held for the last requests of the window; what is open then is cut off and counts against
+    the server."""
+    drain_s: float = 30.0
+    """How long the requests that came after the window may take to end before the next level; they count for nothing."""
 
 
 def blocks_agree(before: Sequence[float], after: Sequence[float]) -> bool:

@@ -1,0 +1,270 @@
+"""Carry out `agentperf run`: check the endpoint, prepare the workload, conduct, report."""
+
+import json
+import pickle
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from rich.console import Console
+
+from agentperf.cli import console
+from agentperf.cli.live import LiveView, PlainView, View
+from agentperf.cli.options import RunOptions
+from agentperf.errors import AgentperfError, ExitCode
+from agentperf.fleet.fleet import open_fleet
+from agentperf.fleet.messages import Job, Target
+from agentperf.replay.bodies import EncodedTree
+from agentperf.replay.settings import ReplaySettings
+from agentperf.run.calibrate import calibrate
+from agentperf.run.choices import Choices, choose
+from agentperf.run.conductor import Progress, conduct, probe_count_bound, probe_estimate_s
+from agentperf.run.manifest import make_manifest
+from agentperf.run.workload import Workload, encode, load_workload, render
+from agentperf.search.model import Done
+from agentperf.store.rundir import RunWriter, default_directory
+from agentperf.trace.sizing import DEFAULT_SIZES, TokenSizes, calibration_prompts_for
+from agentperf.wire import chat
+from agentperf.wire.check import Capabilities, check
+from agentperf.wire.client import open_caller
+from agentperf.wire.endpoint import Endpoint, parse_endpoint
+
+SIM_PREFIX = "sim:"
+SIM_ENGINE = "agentperf-sim"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that is settled before the first agent starts."""
+
+    endpoint: Endpoint
+    shown: dict[str, Any]
+    found: Capabilities
+    choices: Choices
+    workload: Workload
+    trees: list[EncodedTree]
+    sizes: TokenSizes
+    replay: ReplaySettings
+    simulated: bool
+
+
+@contextmanager
+def _endpoint(options: RunOptions) -> Iterator[tuple[Endpoint, dict[str, Any], bool]]:
+    """The endpoint, what may be shown of it, and whether it is simulated; a `sim:` one lives as long as the context."""
+    if not options.endpoint.startswith(SIM_PREFIX):
+        endpoint = parse_endpoint(
+            options.endpoint,
+            options.api_key,
+            options.headers,
+            options.ca_file,
+            options.insecure,
+            options.trust_env,
+        )
+        yield endpoint, endpoint.public(), False
+        return
+    from agentperf.sim.process import SimProcess
+
+    profile = options.endpoint.removeprefix(SIM_PREFIX)
+    with SimProcess(profile, seed=options.seed) as process:
+        yield parse_endpoint(process.url), {"url": options.endpoint, "simulated": True}, True
+
+
+def _traces_of(options: RunOptions, *, simulated: bool) -> str:
+    """The set to replay: what was asked for, else the small one for the demo and the standard one elsewhere."""
+    if options.traces is not None:
+        return options.traces
+    return "smoke" if simulated and options.endpoint == "sim:demo" else "coding-v1"
+
+
+async def _prepare(
+    options: RunOptions, endpoint: Endpoint, shown: dict[str, Any], out: Console, *, simulated: bool
+) -> Prepared:
+    def step(text: str) -> None:
+        if not options.json:
+            out.print(f"checking the endpoint: {text}", style="dim", markup=False)
+
+    found = await check(
+        endpoint,
+        model=options.model,
+        wait_s=options.wait_s,
+        transport=options.transport,
+        on_step=step if sys.stderr.isatty() else lambda _: None,
+    )
+    simulated = simulated or found.engine == SIM_ENGINE
+    choices = choose(
+        found,
+        output=options.output_length,
+        context=options.context,
+        extra_body=options.extra_body,
+        trust_env=options.trust_env,
+    )
+    workload = load_workload(
+        _traces_of(options, simulated=simulated), choices.context_tokens, options.context_rule
+    )
+    sizes = DEFAULT_SIZES
+    if found.usage:
+        async with open_caller(
+            endpoint, path=chat.PATH, limits=options.limits, transport=options.transport
+        ) as caller:
+            prompts = calibration_prompts_for(workload.trees, workload.trace_set.blobs)
+            out.print(f"sizing text by the server's own token count ({len(prompts)} small requests)", style="dim")
+            sizes = await calibrate(caller, choices.body, prompts)
+    with out.status(f"making the text of {workload.tree_count} sessions"):
+        rendered = render(workload, sizes)
+        trees = encode(rendered, live=options.history == "live")
+    replay = ReplaySettings(
+        body=choices.body,
+        history=options.history,
+        time_scale=options.time_scale,
+        salt=options.cache_salt,
+        seed=options.seed,
+        run_id=secrets.token_hex(6),
+    )
+    return Prepared(endpoint, shown, found, choices, workload, trees, sizes, replay, simulated)
+
+
+def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
+    facts = prepared.workload.facts()
+    label = " (simulated)" if prepared.simulated else ""
+    out.print(f"endpoint  {prepared.shown['url']}{label}, model {prepared.found.model}", markup=False)
+    for slo in options.plan.slos:
+        out.print(f"slo       {slo.echo()}", markup=False)
+    context = prepared.workload.context
+    cut = f"; context filter: {context.line()}" if context.changed else ""
+    out.print(
+        f"traces    {facts['id']}: {facts['trees']} sessions, {facts['requests']} turns{cut}", markup=False
+    )
+    for sentence in prepared.choices.sentences:
+        out.print(f"note      {sentence}", style="dim", markup=False)
+
+
+def _say_estimate(options: RunOptions, out: Console) -> None:
+    low, high = probe_estimate_s(options.plan)
+    probes = probe_count_bound(options.plan)
+    levels = ", ".join(map(str, options.plan.levels))
+    what = f"levels {levels}" if levels else f"at most about {probes} probes, doubling from {options.plan.search.start}"  # type: ignore[union-attr]
+    out.print(f"plan      {what}; {low:.0f} s to {high:.0f} s a probe, {probes * low / 60:.0f} min or more in all")
+    out.print(f"workers   {options.workers} load process{'es' if options.workers > 1 else ''}")
+
+
+def _view(options: RunOptions, prepared: Prepared, out: Console) -> View:
+    if sys.stdout.isatty() and not options.plain and not options.json:
+        label = "  [simulated]" if prepared.simulated else ""
+        return LiveView(console.stdout(), f"agentperf  {prepared.shown['url']}  {prepared.found.model}{label}")
+    return PlainView(out)
+
+
+async def _conduct(
+    options: RunOptions, prepared: Prepared, writer: RunWriter, view: View
+) -> tuple[Done, Progress]:
+    secret = pickle.dumps((prepared.endpoint, options.limits))
+
+    def make_job(worker: int, workers: int) -> Job:
+        return Job(
+            worker=worker,
+            workers=workers,
+            target=Target(endpoint=secret, transport=prepared.found.transport),
+            settings=prepared.replay,
+            trees=prepared.trees,
+            chars_per_token=prepared.sizes.mean_chars_per_token,
+        )
+
+    async with open_fleet(make_job, options.workers) as fleet:
+        with view:
+            return await conduct(options.plan, fleet, writer, view.update)
+
+
+def exit_code(done: Done, progress: Progress) -> ExitCode:
+    """0 when every SLO has a capacity, 1 when one is missed, 3 when one could not be decided, 130 when interrupted."""
+    if progress.interrupts:
+        return ExitCode.INTERRUPTED
+    if not progress.plan.slos:
+        return ExitCode.OK if all(o.health.status != "invalid" for o in progress.history) else ExitCode.INCONCLUSIVE
+    if progress.plan.search is None:
+        statuses = {v.status for o in progress.history for v in o.verdicts.values()}
+        if "fail" in statuses:
+            return ExitCode.MISSED
+        return ExitCode.OK if statuses == {"pass"} else ExitCode.INCONCLUSIVE
+    if any(not a.capacity and a.smallest_fail is not None for a in done.answers):
+        return ExitCode.MISSED
+    return ExitCode.OK if all(a.capacity for a in done.answers) else ExitCode.INCONCLUSIVE
+
+
+def _run_name(options: RunOptions, prepared: Prepared) -> str:
+    return options.name or f"{prepared.found.model}-{options.plan.slos[0].name if options.plan.slos else 'levels'}"
+
+
+def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Path, ExitCode]:
+    name = _run_name(options, prepared)
+    writer = RunWriter.create(default_directory(options.out, name))
+    writer.write_manifest(
+        make_manifest(
+            name=name,
+            plan=options.plan,
+            replay=prepared.replay,
+            workload=prepared.workload,
+            endpoint=prepared.shown,
+            capabilities=msgspec.to_builtins(prepared.found),
+            simulated=prepared.simulated,
+            workers=options.workers,
+            deployment=options.deployment,
+            choices=list(prepared.choices.sentences),
+        )
+    )
+    out.print(f"writing   {writer.directory}", style="dim", markup=False)
+    try:
+        done, progress = anyio.run(
+            _conduct,
+            options,
+            prepared,
+            writer,
+            _view(options, prepared, out),
+            backend_options={"use_uvloop": True},
+        )
+    except AgentperfError as error:
+        writer.journal({"event": "run_failed", "error": str(error)})
+        raise
+    finally:
+        writer.finish()
+    return writer.directory, exit_code(done, progress)
+
+
+def execute(options: RunOptions) -> ExitCode:
+    """The whole command. Returns the exit code; raises AgentperfError for what ends it early."""
+    out = console.stderr()
+    if options.insecure:
+        out.print("warning: TLS certificates are not verified (--insecure)", style="bold yellow")
+    with ExitStack() as stack:
+        endpoint, shown, simulated = stack.enter_context(_endpoint(options))
+
+        async def prepare() -> Prepared:
+            return await _prepare(options, endpoint, shown, out, simulated=simulated)
+
+        prepared = anyio.run(prepare)
+        _say_plan(options, prepared, out)
+        if options.dry_run:
+            _say_estimate(options, out)
+            return ExitCode.OK
+        directory, code = _measure(options, prepared, out)
+    _show(directory, options)
+    return code
+
+
+def _show(directory: Path, options: RunOptions) -> None:
+    from agentperf.report.write import show_run, write_report
+    from agentperf.store.rundir import read_run
+
+    run = read_run(directory)
+    written = write_report(directory)
+    if options.json:
+        console.stdout().print(json.dumps(run.summary, allow_nan=False), markup=False, soft_wrap=True)
+        return
+    show_run(run, console.stdout())
+    for path in written:
+        console.stdout().print(f"wrote {path}", style="dim", markup=False)

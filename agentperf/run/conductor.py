@@ -1,0 +1,157 @@
+"""The conductor: takes the next level from the planner, has it measured, journals it, until the planner ends."""
+
+import datetime
+import math
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import msgspec
+
+from agentperf.fleet.fleet import Fleet
+from agentperf.run.plan import Plan
+from agentperf.run.probe import ProbeOutcome, ProbeState, as_event, run_probe
+from agentperf.search.model import Done, Probe, ProbeResult
+from agentperf.search.planner import next_step, sweep_step
+from agentperf.store.rundir import RunWriter
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a view may show: the probes so far and the one that runs."""
+
+    plan: Plan
+    history: list[ProbeOutcome] = field(default_factory=list)
+    current: ProbeState | None = None
+    interrupts: int = 0
+    began_ns: int = 0
+    note: str | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def now_iso() -> str:
+    """Wall-clock time for people; durations never come from it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def as_result(outcome: ProbeOutcome) -> ProbeResult:
+    """The planner's view of a probe. A probe that was interrupted decides nothing."""
+    return ProbeResult(
+        level=outcome.level,
+        statuses={n: "inconclusive" if outcome.interrupted else v.status for n, v in outcome.verdicts.items()},
+        close={n: v.close for n, v in outcome.verdicts.items()},
+        note=next((v.reason for v in outcome.verdicts.values() if v.status == "invalid"), ""),
+    )
+
+
+def decide(plan: Plan, history: list[ProbeOutcome], stop: str | None) -> Probe | Done:
+    """The next level, or the end. Pure: the same history gives the same step."""
+    results = [as_result(o) for o in history]
+    if plan.search is not None:
+        return next_step(plan.search, results, stop=stop)
+    names = tuple(s.name for s in plan.slos)
+    return sweep_step(plan.levels, results, slos=names, stop=stop)
+
+
+@asynccontextmanager
+async def _signals(progress: Progress) -> AsyncIterator[None]:
+    """Count Ctrl-C: the first ends the run after this level, the second ends it now. SIGTERM counts as two."""
+    async with anyio.create_task_group() as group:
+
+        async def watch(task_status: anyio.abc.TaskStatus[None]) -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+                task_status.started()
+                async for number in received:
+                    progress.interrupts += 2 if number == signal.SIGTERM else 1
+
+        await group.start(watch)
+        yield
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _no_signals(_: Progress) -> AsyncIterator[None]:
+    yield
+
+
+async def conduct(
+    plan: Plan, fleet: Fleet, writer: RunWriter, on_progress: OnProgress, *, handle_signals: bool = True
+) -> tuple[Done, Progress]:
+    """Run the plan to its end. Every probe is in the journal before the next one begins."""
+    began_ns = fleet.now_ns()
+    progress = Progress(plan, began_ns=began_ns)
+    deadline_ns = None if plan.budget_s is None else began_ns + round(plan.budget_s * 1e9)
+    writer.journal({"event": "run_started", "at": now_iso()})
+    async with (_signals if handle_signals else _no_signals)(progress):
+        while True:
+            over = deadline_ns is not None and fleet.now_ns() >= deadline_ns
+            stop = "interrupted" if progress.interrupts else "the time budget is spent" if over else None
+            step = decide(plan, progress.history, stop)
+            if isinstance(step, Done):
+                break
+            outcome = await _measure(plan, fleet, writer, progress, step, deadline_ns, on_progress)
+            progress.history.append(outcome)
+            progress.current = None
+            writer.journal(as_event(outcome))
+            on_progress(progress)
+    writer.journal(
+        {"event": "run_finished", "reason": step.reason, "at": now_iso(), "answers": answers_of(step)}
+    )
+    return step, progress
+
+
+def answers_of(done: Done) -> list[dict[str, Any]]:
+    """The planner's answers as JSON."""
+    return [msgspec.to_builtins(a) for a in done.answers]
+
+
+async def _measure(
+    plan: Plan,
+    fleet: Fleet,
+    writer: RunWriter,
+    progress: Progress,
+    step: Probe,
+    deadline_ns: int | None,
+    on_progress: OnProgress,
+) -> ProbeOutcome:
+    number = len(progress.history) + 1
+    began_ns = fleet.now_ns()
+    state = ProbeState(plan, number, step.level, step.why, began_ns, deadline_ns)
+    state.now_ns = began_ns
+    progress.current = state
+    writer.journal(
+        {"event": "probe_started", "probe": number, "level": step.level, "why": step.why, "at_ns": began_ns}
+    )
+
+    def on_batch(_: ProbeState) -> None:
+        writer.flush_if_due()
+        on_progress(progress)
+
+    on_progress(progress)
+    return await run_probe(
+        fleet,
+        state,
+        take_records=writer.add,
+        on_batch=on_batch,
+        interrupts=lambda: progress.interrupts,
+    )
+
+
+def probe_estimate_s(plan: Plan) -> tuple[float, float]:
+    """Shortest and longest time of one probe, in s, drain left out: what `--dry-run` prints."""
+    settings = plan.window
+    if plan.duration_s is not None:
+        return settings.warmup_min_s + plan.duration_s, settings.warmup_max_s + plan.duration_s
+    return settings.warmup_min_s + settings.window_min_s, settings.warmup_max_s + settings.window_max_s
+
+
+def probe_count_bound(plan: Plan) -> int:
+    """Most probes that the search needs on a well-behaved endpoint: doubling, bisection, and both ends again."""
+    if plan.search is None:
+        return len(plan.levels)
+    return 2 * math.ceil(math.log2(max(2, plan.search.max_agents))) + 2

@@ -1,0 +1,288 @@
+"""One probe of one level: warm up, open the window, look, close it, let its requests end, drain.
+
+`ProbeState` decides from batches and a clock and does no I/O; `run_probe` carries out what it decides.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import msgspec
+
+from agentperf.fleet.fleet import Fleet
+from agentperf.fleet.messages import Batch
+from agentperf.measure.health import Health, WorkerSample, assess
+from agentperf.measure.judge import ttft_limit, verdicts
+from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
+from agentperf.measure.record import Record
+from agentperf.measure.window import is_warm, look_at
+from agentperf.run.plan import Plan
+from agentperf.slo.verdict import Rules, Verdict
+
+Phase = Literal["warmup", "window", "settling", "draining"]
+INTERRUPTED = "interrupted"
+
+
+@dataclass(slots=True)
+class ProbeOutcome:
+    """What one probe came to."""
+
+    probe: int
+    level: int
+    why: str
+    open_ns: int
+    close_ns: int
+    warmup_s: float
+    drain_s: float
+    metrics: LevelMetrics
+    verdicts: dict[str, Verdict]
+    health: Health
+    warnings: list[str]
+    interrupted: bool
+
+
+@dataclass(slots=True)
+class ProbeState:
+    """A probe in progress."""
+
+    plan: Plan
+    probe: int
+    level: int
+    why: str
+    began_ns: int
+    deadline_ns: int | None = None
+    phase: Phase = "warmup"
+    records: list[Record] = field(default_factory=list)
+    samples: list[WorkerSample] = field(default_factory=list)
+    latest: dict[int, Batch] = field(default_factory=dict)
+    open_ns: int | None = None
+    close_ns: int | None = None
+    drain_ns: int | None = None
+    look: int = 0
+    now_ns: int = 0
+    warnings: list[str] = field(default_factory=list)
+    provisional: dict[str, Verdict] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def take(self, batch: Batch) -> None:
+        """Add what a load process reported."""
+        self.records.extend(batch.records)
+        self.samples.append(batch.sample)
+        self.latest[batch.worker] = batch
+        self.now_ns = max(self.now_ns, batch.at_ns)
+
+    def window_records(self) -> list[Record]:
+        """Ended requests that were issued in the window so far."""
+        if self.open_ns is None:
+            return []
+        end = self.close_ns if self.close_ns is not None else self.now_ns + 1
+        return [r for r in self.records if self.open_ns <= r.t0_ns < end]
+
+    @property
+    def rules(self) -> Rules:
+        """The plan's rules; a level of few agents cannot be asked for more plays than it has agents."""
+        rules = self.plan.rules
+        return replace(rules, min_plays=min(rules.min_plays, self.level))
+
+    def _past_deadline(self) -> bool:
+        return self.deadline_ns is not None and self.now_ns >= self.deadline_ns
+
+    def _elapsed_s(self, since_ns: int) -> float:
+        return (self.now_ns - since_ns) / 1e9
+
+    def step(self) -> float | None:
+        """Move on as far as the latest batch allows; the grace in s for open requests once the level is to stop."""
+        if self.phase == "warmup":
+            self._warm_up()
+        if self.phase == "window":
+            self._look()
+        if self.phase == "settling":
+            return self._settle()
+        return None
+
+    def _warm_up(self) -> None:
+        settings = self.plan.window
+        elapsed = self._elapsed_s(self.began_ns)
+        warm = is_warm(self.records, self.level, elapsed, settings)
+        if not warm and elapsed < settings.warmup_max_s and not self._past_deadline():
+            return
+        if not warm:
+            self.warnings.append(
+                f"warm-up did not settle within {elapsed:.0f} s; the window was opened all the same "
+                "(a longer --warmup-max may help, or the level is beyond what the server can hold)"
+            )
+        self.open_ns = self.now_ns
+        self.phase = "window"
+
+    def _look(self) -> None:
+        assert self.open_ns is not None
+        settings = self.plan.window
+        elapsed = self._elapsed_s(self.open_ns)
+        if self.plan.duration_s is not None:
+            over = elapsed >= self.plan.duration_s
+        else:
+            over = elapsed >= settings.window_max_s or self.look >= settings.looks
+            due = len(self.window_records()) >= look_at(self.look, self.level, settings)
+            if due and elapsed >= settings.window_min_s and not over:
+                self.look += 1
+                self.provisional = verdicts(self.plan.slos, self.window_records(), self.rules, None)
+                over = all(v.status != "inconclusive" for v in self.provisional.values())
+                over = over or self.look >= settings.looks
+        if over or self._past_deadline():
+            self.close_ns = self.now_ns
+            self.phase = "settling"
+
+    def _settle(self) -> float | None:
+        """The load stays at N until every request of the window has ended, or has had its time."""
+        assert self.open_ns is not None
+        assert self.close_ns is not None
+        oldest = [b.oldest_open_ns for b in self.latest.values() if b.oldest_open_ns is not None]
+        waited = self._elapsed_s(self.close_ns)
+        open_still = bool(oldest) and min(oldest) < self.close_ns
+        if open_still and waited < self.plan.window.settle_s:
+            return None
+        if self._reopen():
+            return None
+        self.phase = "draining"
+        self.drain_ns = self.now_ns
+        return 0.0 if open_still else self.plan.window.drain_s
+
+    def _reopen(self) -> bool:
+        """Go on measuring when the requests that ended last took the decision away again and time is left."""
+        if self.plan.duration_s is not None or self.look >= self.plan.window.looks or self._past_deadline():
+            return False
+        assert self.open_ns is not None
+        if self._elapsed_s(self.open_ns) >= self.plan.window.window_max_s:
+            return False
+        final = verdicts(self.plan.slos, self.window_records(), self.rules, None)
+        if all(v.status != "inconclusive" for v in final.values()):
+            return False
+        self.close_ns = None
+        self.phase = "window"
+        return True
+
+    def interrupt(self) -> None:
+        """Stop now: what is open is cut off and belongs to no verdict."""
+        self.interrupted = True
+        self.close_ns = self.close_ns if self.close_ns is not None else self.now_ns
+        self.phase = "draining"
+        self.drain_ns = self.now_ns
+
+    def finish(self) -> ProbeOutcome:
+        """The result, once all load processes have ended the level."""
+        open_ns = self.open_ns if self.open_ns is not None else self.now_ns
+        close_ns = max(self.close_ns if self.close_ns is not None else self.now_ns, open_ns + 1)
+        for r in self.records:
+            r.phase = "warmup" if r.t0_ns < open_ns else "window" if r.t0_ns < close_ns else "cooldown"
+            if self.interrupted and r.error_class == CUT_OFF:
+                r.error_class = INTERRUPTED
+        population = [r for r in self.records if r.phase == "window"]
+        metrics = summarise(self.records, level=self.level, open_ns=open_ns, close_ns=close_ns)
+        health = assess(
+            [s for s in self.samples if open_ns <= s.at_ns <= close_ns],
+            [(r.t0_ns - r.due_ns) / 1e9 for r in population],
+            metrics.in_flight,
+            metrics.wanted_in_flight,
+            ttft_limit(self.plan.slos),
+        )
+        self.warnings.extend(quality_warnings(metrics, health))
+        return ProbeOutcome(
+            probe=self.probe,
+            level=self.level,
+            why=self.why,
+            open_ns=open_ns,
+            close_ns=close_ns,
+            warmup_s=(open_ns - self.began_ns) / 1e9,
+            drain_s=(self.now_ns - (self.drain_ns or self.now_ns)) / 1e9,
+            metrics=metrics,
+            verdicts=verdicts(self.plan.slos, population, self.rules, health),
+            health=health,
+            warnings=self.warnings,
+            interrupted=self.interrupted,
+        )
+
+
+SIZE_TOLERANCE = 0.02
+CACHE_LEAK = 0.05
+BUFFERED_SHARE = 0.05
+
+
+def quality_warnings(metrics: LevelMetrics, health: Health) -> list[str]:
+    """What a reader of the level must know, each with cause and remedy."""
+    found: list[str] = []
+    if metrics.prompt_ratio is not None and abs(metrics.prompt_ratio - 1) > SIZE_TOLERANCE:
+        found.append(
+            f"prompts were {metrics.prompt_ratio - 1:+.1%} of the trace's size by the server's count "
+            "(its tokenizer or chat template treats the filler unlike the calibration text)"
+        )
+    if metrics.cached_share is not None and metrics.expected_cached_share is not None:
+        excess = metrics.cached_share - metrics.expected_cached_share
+        if excess > CACHE_LEAK:
+            found.append(
+                f"cache hit {metrics.cached_share:.0%} is above the {metrics.expected_cached_share:.0%} that the sessions "
+                "explain: something outside them was warm (use --cache-salt play, or restart the server)"
+            )
+    if metrics.buffered_share > BUFFERED_SHARE:
+        found.append(
+            f"{metrics.buffered_share:.0%} of the streams came in bursts: speeds are not to be trusted "
+            "(a proxy buffers the stream; turn buffering off or measure behind it)"
+        )
+    if metrics.estimated_token_share > 0:
+        found.append(
+            f"{metrics.estimated_token_share:.0%} of the token counts are estimates: the server sent no usage "
+            "(enable stream_options.include_usage)"
+        )
+    if metrics.truncated:
+        found.append(f"{metrics.truncated} requests were still open when the level ended and were cut off")
+    if metrics.overflowed:
+        found.append(
+            f"{metrics.overflowed} prompts were above the served context and count for nothing (set --context lower)"
+        )
+    if metrics.one_event_replies:
+        found.append(f"{metrics.one_event_replies} replies came as a single event and have no speed")
+    found.extend(f"client: {reason}" for reason in health.reasons)
+    return found
+
+
+async def run_probe(
+    fleet: Fleet,
+    state: ProbeState,
+    *,
+    take_records: Callable[[Sequence[Record]], None],
+    on_batch: Callable[[ProbeState], None],
+    interrupts: Callable[[], int],
+) -> ProbeOutcome:
+    """Hold the level until its state says that it is done. Records are handed on as they come."""
+    await fleet.start_level(state.probe, state.level, state.plan.spread_s)
+    async for batch in fleet.reports():
+        state.take(batch)
+        take_records(batch.records)
+        if state.phase != "draining":
+            if interrupts() > 1:
+                state.interrupt()
+                await fleet.stop_level(0.0)
+            elif (grace_s := state.step()) is not None:
+                await fleet.stop_level(grace_s)
+        on_batch(state)
+    return state.finish()
+
+
+def as_event(outcome: ProbeOutcome) -> dict[str, object]:
+    """The probe as a line of the journal."""
+    return {
+        "event": "probe_finished",
+        "probe": outcome.probe,
+        "level": outcome.level,
+        "why": outcome.why,
+        "window": {
+            "open_ns": outcome.open_ns,
+            "close_ns": outcome.close_ns,
+            "warmup_s": outcome.warmup_s,
+            "drain_s": outcome.drain_s,
+        },
+        "metrics": msgspec.to_builtins(outcome.metrics),
+        "verdicts": {name: msgspec.to_builtins(v) for name, v in outcome.verdicts.items()},
+        "health": msgspec.to_builtins(outcome.health),
+        "warnings": outcome.warnings,
+        "interrupted": outcome.interrupted,
+    }
