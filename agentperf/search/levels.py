@@ -110,8 +110,9 @@ def want(seen: View, settings: SearchSettings, may_reprobe: bool) -> Want | None
     """The next level for this SLO, None when it has its answer."""
     return (
         (_contradiction(seen) if may_reprobe else None)
+        or (_unsettled(seen, "tie") if may_reprobe else None)
         or _ramp(seen, settings)
-        or _unsettled(seen, may_reprobe)
+        or _unsettled(seen, "inconclusive")
         or _bisect(seen, settings)
         or (_confirm(seen) if may_reprobe else None)
     )
@@ -151,13 +152,13 @@ def _ramp(seen: View, settings: SearchSettings) -> Want | None:
     return Want(min(2 * seen.top, settings.max_agents), "ramp", 1)
 
 
-def _unsettled(seen: View, may_reprobe: bool) -> Want | None:
-    """A level inside the bracket that has not had all its looks."""
+def _unsettled(seen: View, standing: Standing) -> Want | None:
+    """A level inside the bracket that has not had all its looks. A conflict is settled before the ramp goes on; what
+    was inconclusive only after it, for a pass above may make it irrelevant."""
     for level in seen.between:
-        if level.unsettled and level.standing == "inconclusive":
-            return Want(level.agents, "was inconclusive", 2)
-        if level.unsettled and may_reprobe:
-            return Want(level.agents, "verdicts conflict", 2)
+        if level.unsettled and level.standing == standing:
+            tie = standing == "tie"
+            return Want(level.agents, "verdicts conflict" if tie else "was inconclusive", 0 if tie else 2)
     return None
 
 
