@@ -38,7 +38,7 @@ class OpenCaller:
 
     async def __call__(self, body: bytes, request_id: str) -> Exchange:
         """Send one body. Never raises for what a server does; cancellation closes the connection."""
-        return await self._send(body, request_id)
+        return await self._send(body, header_id(request_id))
 
     @property
     def open_connections(self) -> int:
@@ -94,7 +94,7 @@ async def open_caller(
     fixed = _fixed_head(endpoint, path)
 
     async def send(body: bytes, request_id: str) -> Exchange:
-        head = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (fixed, header_id(request_id), len(body))
+        head = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (fixed, request_id.encode("ascii"), len(body))
         return await timed.exchange(target, head, body)
 
     try:
@@ -115,9 +115,9 @@ def request_headers(endpoint: Endpoint) -> list[tuple[str, str]]:
     return [pair for pair in defaults if pair[0].lower() not in own] + list(endpoint.headers)
 
 
-def header_id(request_id: str) -> bytes:
-    """A request id as it can stand in a header."""
-    return _UNSAFE_ID.sub("_", request_id).encode("ascii")
+def header_id(request_id: str) -> str:
+    """A request id as it can stand in a header: printable ASCII without spaces."""
+    return _UNSAFE_ID.sub("_", request_id)
 
 
 def _fixed_head(endpoint: Endpoint, path: str) -> bytes:

@@ -14,6 +14,7 @@ import httpx
 from agentperf.errors import UsageError
 
 _HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+_HOST = re.compile(rb"^[0-9A-Za-z._:-]+$")
 _OWN_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "x-request-id"}
 )
@@ -174,6 +175,8 @@ def _parse_url(text: str) -> httpx.URL:
         raise UsageError("the endpoint is no valid URL", remedy) from error
     if not url.host:
         raise UsageError("the endpoint has no host", remedy)
+    if not _HOST.match(url.raw_host) or not 0 < (url.port or 1) < 65_536:
+        raise UsageError("the endpoint's host or port is not valid", remedy)
     if url.fragment:
         raise UsageError("the endpoint has a fragment (#...), which no server sees", remedy)
     return url

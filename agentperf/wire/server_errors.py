@@ -12,7 +12,9 @@ MAX_MESSAGE = 300
 
 _OVERFLOW = re.compile(
     r"exceed_context_size|context_length_exceeded|maximum context length|context (?:length|window|size)[^.]{0,60}exceed"
-    r"|exceed[^.]{0,80}(?:context|max_model_len|model'?s maximum|maximum (?:model|allowed|input|sequence))"
+    r"|exceed[^.]{0,80}(?:context|max_model_len|max_(?:seq|input)_len|model'?s maximum"
+    r"|maximum (?:model|allowed|input|sequence|number of tokens))"
+    r"|`?inputs`? tokens \+ `?max_new_tokens`? must be <="
     r"|longer than the (?:model'?s|maximum) |input (?:is|length)[^.]{0,40}too long|prompt is too long"
     r"|(?:input|prompt)[^.]{0,60}(?:larger|longer) than[^.]{0,40}(?:context|max)"
     r"|max_tokens must be at least 1, got -|reduce the length of the (?:messages|input|prompt)",

@@ -159,7 +159,7 @@ def failure_of(error: BaseException, where: str) -> FailedConnectError:
         return FailedConnectError(failures.TLS, f"TLS with {where} failed: {error.reason or error}")
     if isinstance(error, socket.gaierror):
         return FailedConnectError(
-            failures.DNS, f"the name {where.rpartition(':')[0]} does not resolve: {error.strerror}"
+            failures.DNS, f"the name {where.partition(':')[0]} does not resolve: {error.strerror}"
         )
     if isinstance(error, ConnectionRefusedError):
         return FailedConnectError(failures.CONNECT_REFUSED, f"nothing listens at {where} (connection refused)")
