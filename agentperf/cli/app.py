@@ -26,7 +26,7 @@ app.add_typer(traces_app, name="traces", help="Show, validate, make and import t
 app.add_typer(sim_app, name="sim", help="The simulated inference server.")
 
 
-def _version(value: bool) -> None:  # noqa: FBT001 - typer's callback signature
+def _version(value: bool) -> None:
     if value:
         typer.echo(f"agentperf {__version__}")
         raise typer.Exit

@@ -104,14 +104,10 @@ async def _prepare(
         extra_body=options.extra_body,
         trust_env=options.trust_env,
     )
-    workload = load_workload(
-        _traces_of(options, simulated=simulated), choices.context_tokens, options.context_rule
-    )
+    workload = load_workload(_traces_of(options, simulated=simulated), choices.context_tokens, options.context_rule)
     sizes = DEFAULT_SIZES
     if found.usage:
-        async with open_caller(
-            endpoint, path=chat.PATH, limits=options.limits, transport=options.transport
-        ) as caller:
+        async with open_caller(endpoint, path=chat.PATH, limits=options.limits, transport=options.transport) as caller:
             prompts = calibration_prompts_for(workload.trees, workload.trace_set.blobs)
             out.print(f"sizing text by the server's own token count ({len(prompts)} small requests)", style="dim")
             sizes = await calibrate(caller, choices.body, prompts)
@@ -137,9 +133,7 @@ def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
         out.print(f"slo       {slo.echo()}", markup=False)
     context = prepared.workload.context
     cut = f"; context filter: {context.line()}" if context.changed else ""
-    out.print(
-        f"traces    {facts['id']}: {facts['trees']} sessions, {facts['requests']} turns{cut}", markup=False
-    )
+    out.print(f"traces    {facts['id']}: {facts['trees']} sessions, {facts['requests']} turns{cut}", markup=False)
     for sentence in prepared.choices.sentences:
         out.print(f"note      {sentence}", style="dim", markup=False)
 
@@ -160,9 +154,7 @@ def _view(options: RunOptions, prepared: Prepared, out: Console) -> View:
     return PlainView(out)
 
 
-async def _conduct(
-    options: RunOptions, prepared: Prepared, writer: RunWriter, view: View
-) -> tuple[Done, Progress]:
+async def _conduct(options: RunOptions, prepared: Prepared, writer: RunWriter, view: View) -> tuple[Done, Progress]:
     secret = pickle.dumps((prepared.endpoint, options.limits))
 
     def make_job(worker: int, workers: int) -> Job:

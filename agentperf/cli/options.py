@@ -78,7 +78,7 @@ def read_extra_body(text: str | None) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise UsageError(f"--extra-body is no JSON: {error}") from error
     if not isinstance(value, dict):
-        raise UsageError("--extra-body must be a JSON object", 'for example --extra-body \'{"temperature": 0}\'')
+        raise UsageError("--extra-body must be a JSON object", "for example --extra-body '{\"temperature\": 0}'")
     return value
 
 

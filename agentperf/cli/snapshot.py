@@ -8,7 +8,6 @@ from agentperf.measure.health import assess
 from agentperf.measure.judge import ttft_limit
 from agentperf.measure.metrics import counts_for_slo
 from agentperf.measure.window import look_at
-from agentperf.run.conductor import Progress
 from agentperf.run.probe import ProbeOutcome, ProbeState
 from agentperf.slo.model import Slo
 

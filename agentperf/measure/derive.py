@@ -24,7 +24,9 @@ def first_event_tokens(output_tokens: int, share: float | None) -> float:
     return max(1.0, output_tokens * (share or 0.0))
 
 
-def output_speed(output_tokens: int | None, n1: float | None, first_ns: int | None, last_ns: int | None) -> float | None:
+def output_speed(
+    output_tokens: int | None, n1: float | None, first_ns: int | None, last_ns: int | None
+) -> float | None:
     """(n - n1) / (last visible - first visible) in tok/s; None when all of the reply arrived at once."""
     if output_tokens is None or n1 is None or first_ns is None or last_ns is None:
         return None

@@ -19,7 +19,7 @@ def _value(value: float | None, missing: float) -> float:
 
 
 def observe(records: Sequence[Record]) -> Observations:
-    """The population of a window as arrays. Failures are speed 0 and infinitely late; what was not measurable is nan."""
+    """The population of a window as arrays: failures at speed 0 and infinitely late, what was not measurable as nan."""
     judged = [r for r in records if counts_for_slo(r)]
     failed = np.array([r.outcome != "ok" for r in judged], dtype=bool)
 

@@ -21,7 +21,7 @@ OVERFLOW = "context_overflow"
 
 
 class Quantiles(Struct, frozen=True):
-    """Percentiles by numpy's "linear" rule. None where the value is infinite (failures reach into it) or n is 0."""
+    """Percentiles by numpy's "linear" rule. None where the value is infinite (failures reach it) or n is 0."""
 
     n: int
     mean: float | None
@@ -261,9 +261,7 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
         ttft_ok=quantiles(r.ttft_s for r in ok if r.ttft_s is not None),
         ttfo_ok=quantiles(r.ttfo_s for r in ok if r.ttfo_s is not None),
         e2e_ok=quantiles(r.e2e_s for r in ok if r.e2e_s is not None),
-        e2e_speed=quantiles(
-            speed for r in judged if (speed := 0.0 if r.outcome != "ok" else r.e2e_tps) is not None
-        ),
+        e2e_speed=quantiles(speed for r in judged if (speed := 0.0 if r.outcome != "ok" else r.e2e_tps) is not None),
         itl=quantiles(r.itl_s for r in ok if r.itl_s is not None),
         ttft_cold=quantiles(r.ttft_s for r in cold if r.ttft_s is not None),
         ttft_warm=quantiles(r.ttft_s for r in warm if r.ttft_s is not None),

@@ -30,8 +30,7 @@ class WindowSettings(Struct, frozen=True, kw_only=True):
     """The first look waits for this many ended requests per agent too."""
     looks: int = 4
     settle_s: float = 300.0
-    """How long the load is held for the last requests of the window; what is open then is cut off and counts against
-    the server."""
+    """How long the load is held for the last requests of the window; what is open then is cut off as a failure."""
     drain_s: float = 30.0
     """How long the requests that came after the window may take to end before the next level; they count for nothing."""
 

@@ -130,15 +130,11 @@ class _Play:
         due_ns = last_ns + round(turn.delay_ms * 1e6 * self.level.settings.time_scale)
         return due_ns if await self.level.wait_until(due_ns) else None
 
-    async def _send(
-        self, session: EncodedSession, turn: EncodedTurn, live: LiveHistory | None, due_ns: int
-    ) -> Outcome:
+    async def _send(self, session: EncodedSession, turn: EncodedTurn, live: LiveHistory | None, due_ns: int) -> Outcome:
         level = self.level
         tail = chat.body_tail(level.settings.body, session.tools, turn.output_tokens)
-        if live is None:
-            body = recorded_body(session, turn, self.salt, self.head, tail)
-        else:
-            body = live.body(self.head, tail)
+        parts = (self.head, tail)
+        body = live.body(*parts) if live is not None else recorded_body(session, turn, self.salt, *parts)
         request_id = f"{level.settings.run_id}-{level.probe}-{self.name}-{turn.request_id}"
         level.open_since[request_id] = level.now_ns()
         try:

@@ -1,6 +1,6 @@
 """The conductor: takes the next level from the planner, has it measured, journals it, until the planner ends."""
 
-import datetime
+import datetime as dt
 import math
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ OnProgress = Callable[[Progress], None]
 
 def now_iso() -> str:
     """Wall-clock time for people; durations never come from it."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def as_result(outcome: ProbeOutcome) -> ProbeResult:
@@ -99,9 +99,7 @@ async def conduct(
             progress.current = None
             writer.journal(as_event(outcome))
             on_progress(progress)
-    writer.journal(
-        {"event": "run_finished", "reason": step.reason, "at": now_iso(), "answers": answers_of(step)}
-    )
+    writer.journal({"event": "run_finished", "reason": step.reason, "at": now_iso(), "answers": answers_of(step)})
     return step, progress
 
 
@@ -124,9 +122,7 @@ async def _measure(
     state = ProbeState(plan, number, step.level, step.why, began_ns, deadline_ns)
     state.now_ns = began_ns
     progress.current = state
-    writer.journal(
-        {"event": "probe_started", "probe": number, "level": step.level, "why": step.why, "at_ns": began_ns}
-    )
+    writer.journal({"event": "probe_started", "probe": number, "level": step.level, "why": step.why, "at_ns": began_ns})
 
     def on_batch(_: ProbeState) -> None:
         writer.flush_if_due()

@@ -220,7 +220,7 @@ def quality_warnings(metrics: LevelMetrics, health: Health) -> list[str]:
         if excess > CACHE_LEAK:
             found.append(
                 f"cache hit {metrics.cached_share:.0%} is above the {metrics.expected_cached_share:.0%} that the sessions "
-                "explain: something outside them was warm (use --cache-salt play, or restart the server)"
+                "explain: something else was warm (use --cache-salt play, or restart the server)"
             )
     if metrics.buffered_share > BUFFERED_SHARE:
         found.append(
