@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,8 +72,9 @@ def synth(
     json: Json = False,
 ) -> None:
     """Make a synthetic trace set with the sizes and waits of a profile."""
-    from agentperf.trace import synth as maker
     from agentperf.trace.io import write
+
+    maker = import_module("agentperf.trace.synth")
 
     if (name is None) == (profile is None):
         raise UsageError(
@@ -110,12 +112,9 @@ def import_(
 
 
 def _importer(name: str, files: list[Path]) -> Any:
-    from importlib import import_module
-
-    from agentperf.trace.importers import FORMATS
-
-    modules = {key: import_module(path) for key, path in FORMATS.items() if name in (key, "auto")}
-    known = ", ".join(FORMATS)
+    formats: dict[str, str] = import_module("agentperf.trace.importers").FORMATS
+    modules = {key: import_module(path) for key, path in formats.items() if name in (key, "auto")}
+    known = ", ".join(formats)
     if name != "auto":
         if not modules:
             raise UsageError(f"--format {name}: no such format", f"one of: auto, {known}")
