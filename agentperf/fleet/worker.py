@@ -53,9 +53,7 @@ def _rss_bytes() -> int:
 class _Probe:
     """One level as this process sees it."""
 
-    def __init__(
-        self, job: Job, start: StartLevel, caller: Caller, now_ns: NowNs, awaiting: Callable[[], int]
-    ) -> None:
+    def __init__(self, job: Job, start: StartLevel, caller: Caller, now_ns: NowNs, awaiting: Callable[[], int]) -> None:
         self.awaiting = awaiting
         self.job = job
         self.start = start
