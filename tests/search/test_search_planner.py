@@ -349,6 +349,16 @@ def test_one_level_for_both_when_both_are_halved_by_it():
     assert step.slos == ("a", "b")
 
 
+def test_the_level_that_helps_most_slos_goes_first():
+    history = [
+        result(32, a="pass", b="pass", c="pass"),
+        result(64, a="fail", b="pass", c="pass"),
+        result(128, a="fail", b="fail", c="fail"),
+    ]
+    setup = SearchSettings(slos=("a", "b", "c"), max_agents=128, start=32)
+    assert next_step(setup, history) == Probe(level=96, why="bisect", slos=("b", "c"))
+
+
 @given(st.lists(st.integers(0, 3000), min_size=2, max_size=4), st.sampled_from([0.0, 0.15]))
 def test_together_is_never_more_than_apart_and_always_right(capacities, band):
     names = tuple("abcd"[: len(capacities)])

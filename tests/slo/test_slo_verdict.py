@@ -153,6 +153,15 @@ def test_two_failures_in_few_requests_put_p95_at_infinity_and_decide_nothing():
     assert verdict.terms[0].status == "inconclusive"
 
 
+def test_one_late_request_in_few_leaves_a_good_percentile_undecided():
+    """The p95 is a fifth of the limit, but one late request in 30 is within a standard error of one in 20."""
+    ttft = np.where(np.arange(30) == 7, 60.0, 1.0)
+    rules = Rules(min_requests=30, min_plays=5)
+    term = judge(parse("p95 ttft <= 5s"), window(spread(30, 100), ttft, plays=15), rules).terms[0]
+    assert term.value < 2.5
+    assert term.status == "inconclusive"
+
+
 @pytest.mark.parametrize(
     ("failures", "status", "close"),
     [(0, "pass", False), (1, "pass", True), (2, "pass", True), (3, "fail", True), (20, "fail", False)],
