@@ -5,7 +5,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agentperf.search.planner import (
@@ -395,6 +395,7 @@ def test_right_and_quick_wherever_the_endpoint_is_monotone(capacity, start, reso
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**32), st.floats(0.02, 0.2), st.sampled_from([0.01, 0.02, 4]))
+@example(125, 301286209, 0.2, 0.01)
 def test_noise_at_the_edge_moves_the_answer_within_the_noise(capacity, seed, band, resolution):
     """Within `band` of the capacity one verdict in five is wrong, and all are close."""
     rng = random.Random(seed)
@@ -411,7 +412,8 @@ def test_noise_at_the_edge_moves_the_answer_within_the_noise(capacity, seed, ban
     assert done.reason in ("found", "inconclusive", "none_pass")
     assert len(history) <= default_max_probes(setup)
     assert answer.capacity <= capacity * (1 + band)
-    assert answer.smallest_fail is None or answer.smallest_fail > capacity * (1 - band)
+    # 100 of 125 is within a band of 0.2 or on its edge, as floats round.
+    assert answer.smallest_fail is None or answer.smallest_fail >= capacity * (1 - band) - 1e-9
     assert answer.capacity >= capacity * (1 - band) - setup.step(answer.capacity) - 1
 
 
