@@ -22,7 +22,7 @@ from agentperf.wire.endpoint import Endpoint, Limits
 from agentperf.wire.exchange import Caller
 from agentperf.wire.models import Listing, ModelEntry, get, guess_engine, list_models, open_client, slot_context
 from agentperf.wire.outcome import Outcome
-from agentperf.wire.refusal import model_error, not_the_api, refusal
+from agentperf.wire.refusal import LOG_REMEDY, model_error, not_the_api, refusal
 
 MODELS_LIMIT_S = 10.0
 """For each of the requests that generate nothing."""
@@ -248,7 +248,7 @@ async def _wait(
             last = error
             on_step(f"waiting: {error.message}")
         except TimeoutError:
-            last = last or EndpointError("the endpoint does not answer")
+            last = last or EndpointError("the endpoint does not answer", LOG_REMEDY)
         await anyio.sleep(min(pause, max(0.0, deadline - anyio.current_time())))
         pause = min(pause * 1.5, 2.0)
     assert last is not None
@@ -260,7 +260,7 @@ async def _ready(
 ) -> None:
     health = await get(client, endpoint, endpoint.root_url("health"), limit_s)
     if health.status_code >= 500 and health.status_code != 501:
-        raise EndpointError(f"/health answers HTTP {health.status_code}")
+        raise EndpointError(f"/health answers HTTP {health.status_code}", LOG_REMEDY)
     listing = await list_models(client, endpoint, limit_s)
     entry, _ = choose_model(endpoint, listing, model)
     known = [m.id for m in listing.models]

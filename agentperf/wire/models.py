@@ -11,7 +11,7 @@ from agentperf.wire import failures, server_errors
 from agentperf.wire.chat_usage import whole
 from agentperf.wire.client import request_headers
 from agentperf.wire.endpoint import Endpoint
-from agentperf.wire.refusal import auth_error, connect_error, not_the_api
+from agentperf.wire.refusal import LOG_REMEDY, auth_error, connect_error, not_the_api
 from agentperf.wire.stock import root_cause
 from agentperf.wire.timed_connect import failure_of
 
@@ -54,7 +54,8 @@ async def get(client: httpx.AsyncClient, endpoint: Endpoint, url: str, limit_s: 
         with anyio.fail_after(limit_s):
             return await client.get(url)
     except (TimeoutError, httpx.ReadTimeout, httpx.PoolTimeout, httpx.WriteTimeout) as error:
-        raise ConnectError(f"the endpoint hangs: no answer to GET {shown} within {limit_s:g} s") from error
+        text = f"the endpoint hangs: no answer to GET {shown} within {limit_s:g} s"
+        raise ConnectError(text, LOG_REMEDY) from error
     except httpx.ConnectTimeout as error:
         text = f"no connection to {endpoint.authority} within {limit_s:g} s"
         raise connect_error(failures.CONNECT_TIMEOUT, text) from error
@@ -64,9 +65,8 @@ async def get(client: httpx.AsyncClient, endpoint: Endpoint, url: str, limit_s: 
     except httpx.RemoteProtocolError as error:
         raise not_the_api(endpoint, f"GET {shown}: {server_errors.one_line(str(error), 120)}") from error
     except httpx.HTTPError as error:
-        raise ConnectError(
-            f"GET {shown} failed: {server_errors.one_line(str(error) or type(error).__name__)}"
-        ) from error
+        text = server_errors.one_line(str(error) or type(error).__name__)
+        raise ConnectError(f"GET {shown} failed: {text}", LOG_REMEDY) from error
 
 
 async def list_models(client: httpx.AsyncClient, endpoint: Endpoint, limit_s: float) -> Listing:
@@ -82,7 +82,7 @@ async def list_models(client: httpx.AsyncClient, endpoint: Endpoint, limit_s: fl
         raise ProtocolError(f"GET {url.partition('?')[0]} redirects to {location}", "use that address as --endpoint")
     if status >= 500 and status != 501:
         message = server_errors.from_body(response.content).message
-        raise EndpointError(f"the endpoint fails: GET models answers HTTP {status}: {message}", "look at its log")
+        raise EndpointError(f"the endpoint fails: GET models answers HTTP {status}: {message}", LOG_REMEDY)
     if not response.is_success:
         return Listing([], server, f"GET models answers HTTP {status}")
     try:

@@ -13,6 +13,7 @@ _REMEDIES = {
     failures.TLS: "give its CA with --ca-file FILE, or use --insecure to skip the check",
     failures.CLIENT_ERROR: "raise the limit of open files (ulimit -n) or close other programs",
 }
+LOG_REMEDY = "look at the server's log"
 PATH_REMEDY = "check the path of --endpoint: for most servers it ends in /v1"
 
 
@@ -51,10 +52,10 @@ def refusal(outcome: Outcome, endpoint: Endpoint, model: str, known_models: list
     if kind == failures.HTTP_4XX and outcome.status in (405, 501):
         return not_the_api(endpoint, text)
     if kind == failures.FIRST_BYTE_TIMEOUT:
-        return EndpointError(f"the endpoint hangs: {text} of a short chat request", "look at the server's log")
+        return EndpointError(f"the endpoint hangs: {text} of a short chat request", LOG_REMEDY)
     if kind == failures.RATE_LIMITED:
         return EndpointError(f"the endpoint limits the rate: {text}", "a rate limit cannot be measured around: lift it")
-    return EndpointError(f"a short chat request failed ({kind}): {text}", "look at the server's log")
+    return EndpointError(f"a short chat request failed ({kind}): {text}", LOG_REMEDY)
 
 
 def model_error(text: str, known_models: list[str]) -> ModelError:

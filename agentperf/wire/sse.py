@@ -49,6 +49,7 @@ class SseDecoder:
         "_event",
         "_fresh",
         "_id",
+        "_idle",
         "_parts",
         "_parts_bytes",
         "_retry",
@@ -67,9 +68,26 @@ class SseDecoder:
         self._comment: bytes | None = None
         self._skip_lf = False
         self._fresh = True
+        # Between two events, with nothing pending: the state in which the usual chunk needs no line splitting.
+        self._idle = False
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Events that `chunk` completes, in order. Raises SseError on an oversized line."""
+        if (
+            self._idle
+            and chunk.startswith(b"data: ")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.endswith(b"\n")
+            and b"\r" not in chunk
+        ):
+            return [SseEvent(chunk[6:-2], None, self._id)]
+        out = self._feed(chunk)
+        self._idle = not (self._parts or self._data or self._skip_lf) and (
+            self._event is None and self._comment is None and self._retry is None and not self._fresh
+        )
+        return out
+
+    def _feed(self, chunk: bytes) -> list[SseEvent]:
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         if end == 0:
             self._keep(chunk)
@@ -184,8 +202,10 @@ def decode(chunks: Sequence[bytes]) -> list[tuple[int, SseEvent]]:
     """All events of a stream, each with the index of the chunk that completes it (so that its stamp can be found)."""
     decoder = SseDecoder()
     out: list[tuple[int, SseEvent]] = []
+    feed = decoder.feed
     for index, chunk in enumerate(chunks):
-        out.extend((index, event) for event in decoder.feed(chunk))
+        for event in feed(chunk):
+            out.append((index, event))  # noqa: PERF401 - a generator for each chunk would cost more than it does
     last = max(len(chunks) - 1, 0)
     out.extend((last, event) for event in decoder.flush())
     return out

@@ -35,6 +35,8 @@ class Reply:
     keep_alive: bool = True
     read_body: bool = True
     trailers: bytes = b""
+    late: "Callable[[Seen], Reply] | None" = None
+    """Makes the real reply once the body is here."""
 
 
 def json_reply(body: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Reply:
@@ -131,6 +133,8 @@ async def _one(
         seen.received_ns = time.monotonic_ns()
     if reply is None:
         return False
+    if reply.late is not None:
+        reply = reply.late(seen)
     server.open_now += 1
     server.peak = max(server.peak, server.open_now)
     try:
