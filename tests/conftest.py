@@ -1,6 +1,11 @@
 """Shared fixtures: no ambient proxy or key may reach a test."""
 
+import hypothesis
 import pytest
+
+# The same examples in every run: a failure is a fault of the code, never of the day.
+hypothesis.settings.register_profile("agentperf", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("agentperf")
 
 _AMBIENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_API_KEY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 

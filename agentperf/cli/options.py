@@ -126,7 +126,7 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
         warmup_max_s=seconds("--warmup-max", given["warmup_max"]),
         window_max_s=seconds("--window-max", given["window_max"]),
     )
-    rules = Rules(looks=window.looks, min_requests=min(20, window.first_look))
+    rules = Rules(looks=window.looks, min_requests=window.first_look)
     common: dict[str, Any] = {
         "slos": slos,
         "window": window,

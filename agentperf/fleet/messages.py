@@ -14,7 +14,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, tag="target"):
     """Where and how a load process sends; goes over a pipe to a child, never to a file."""
 
     endpoint: bytes
-    """A pickled `wire.endpoint.Endpoint`: it holds the key, and is neither printed nor logged."""
+    """A pickled pair of `wire.endpoint.Endpoint` and `Limits`: it holds the key, and is neither printed nor logged."""
     transport: Literal["timed", "httpx"] = "timed"
 
 

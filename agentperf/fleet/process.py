@@ -45,11 +45,11 @@ async def _main() -> None:
         await writer.drain()
 
     try:
-        endpoint = pickle.loads(job.target.endpoint)  # noqa: S301 - written by our own parent a moment ago
-        async with open_caller(endpoint, path=chat.PATH, transport=job.target.transport) as caller:
+        endpoint, limits = pickle.loads(job.target.endpoint)  # noqa: S301 - written by our own parent a moment ago
+        async with open_caller(endpoint, path=chat.PATH, limits=limits, transport=job.target.transport) as caller:
             # The loop allocates no cycles worth collecting, and a collection would be a pause in every open stream.
             gc.disable()
-            await serve(job, caller, lambda: _read(reader), send, monotonic_ns)
+            await serve(job, caller, lambda: _read(reader), send, monotonic_ns, caller.awaiting_first_byte)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it in one line
         line = " ".join(f"{type(error).__name__}: {error}".split())
         await send(WorkerFailed(worker=job.worker, error=line[:500]))

@@ -12,6 +12,8 @@ from agentperf.slo.model import Slo
 from agentperf.slo.verdict import Observations, Rules, Verdict, invalidate, judge
 
 RATE_LIMITED = "rate_limited"
+LIMITED_SHARE = 0.01
+"""From this share of 429 answers on, what a level fails by is the key's limit, not the server's."""
 
 
 def _value(value: float | None, missing: float) -> float:
@@ -55,7 +57,7 @@ def verdicts(slos: Sequence[Slo], records: Sequence[Record], rules: Rules, healt
         verdict = judge(slo, observations, rules)
         if health is not None and health.status == "invalid":
             verdict = invalidate(verdict, f"client_limited: {'; '.join(health.reasons)}; {health.remedy}")
-        elif limited and verdict.status != "pass":
+        elif verdict.status != "pass" and limited > 0 and limited >= LIMITED_SHARE * len(records):
             reason = f"{limited} of {len(records)} requests were refused with 429; lift the limit of this key"
             verdict = invalidate(verdict, f"{RATE_LIMITED}: {reason}")
         result[slo.name] = verdict

@@ -22,7 +22,7 @@ _UNSAFE_ID = re.compile(r"[^\x21-\x7e]")
 class OpenCaller:
     """A Caller (call it with body and request id) that says which transport it is on, and why if not the wanted one."""
 
-    __slots__ = ("_count", "_send", "note", "transport")
+    __slots__ = ("_awaiting", "_count", "_send", "note", "transport")
 
     def __init__(
         self,
@@ -30,9 +30,11 @@ class OpenCaller:
         transport: TransportName,
         note: str | None,
         count: Callable[[], int],
+        awaiting: Callable[[], int] = lambda: 0,
     ) -> None:
         self._send = send
         self._count = count
+        self._awaiting = awaiting
         self.transport: TransportName = transport
         self.note = note
 
@@ -44,6 +46,10 @@ class OpenCaller:
     def open_connections(self) -> int:
         """Connections that exist now, idle ones included."""
         return self._count()
+
+    def awaiting_first_byte(self) -> int:
+        """Requests that have had no byte of body yet; always 0 on httpx's transport, which does not tell."""
+        return self._awaiting()
 
 
 def choose_transport(endpoint: Endpoint, wanted: TransportName) -> tuple[TransportName, str | None]:
@@ -98,7 +104,7 @@ async def open_caller(
         return await timed.exchange(target, head, body)
 
     try:
-        yield OpenCaller(send, name, note, lambda: timed.open_connections)
+        yield OpenCaller(send, name, note, lambda: timed.open_connections, lambda: timed.awaiting_first_byte)
     finally:
         await timed.aclose()
 

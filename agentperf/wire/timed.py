@@ -42,6 +42,11 @@ class TimedTransport(httpx.AsyncBaseTransport):
         """Connections that exist now, idle ones included."""
         return len(self._open)
 
+    @property
+    def awaiting_first_byte(self) -> int:
+        """Requests that are out and have not had a byte of body back."""
+        return sum(connection.awaiting for connection in self._open)
+
     def target(self, scheme: str, host: str, port: int) -> Target:
         """Where `exchange` connects to."""
         if scheme == "https" and self._ssl_context is None:

@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         assert transport is not None and self._exchange is None
         self._exchange = exchange
-        self._parser = HttpResponseParser(self)
+        self._parser = _new_parser(self)
         self._received = self._heads_done = self._complete = False
         self._sending = True
         self._head_bytes = 0
@@ -194,6 +194,11 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     # -- asyncio.Protocol
+
+    @property
+    def awaiting(self) -> bool:
+        """An exchange is open and no body has come yet."""
+        return self._exchange is not None and not self._exchange.stamps
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Any byte left in the write buffer pauses us, and the resume tells when the last one was handed over."""
@@ -312,6 +317,13 @@ class Connection(asyncio.Protocol):
         """The end of the message, by its own framing."""
         if self._heads_done:
             self._complete = True
+
+
+def _new_parser(connection: Connection) -> HttpResponseParser:
+    """A parser that forgives what other clients forgive: both framings at once, and line ends without CR in a head."""
+    parser = HttpResponseParser(connection)
+    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
+    return parser
 
 
 def _reason(error: BaseException) -> str:
