@@ -264,7 +264,8 @@ def fold(exchange: Exchange) -> Outcome:
     """The outcome of a chat request. Never raises for what a server sent; failures have a class and a line."""
     x = exchange
     first_byte = x.stamps[0] if x.stamps else None
-    out = Outcome("failed", x.error_class, x.error, status=x.status, first_byte_ns=first_byte)
+    error = server_errors.one_line(x.error) if x.error else None
+    out = Outcome("failed", x.error_class, error, status=x.status, first_byte_ns=first_byte)
     if x.error_class == failures.CUT:
         out.outcome = "truncated"
     if x.status is None:

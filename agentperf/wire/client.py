@@ -22,7 +22,7 @@ _UNSAFE_ID = re.compile(r"[^\x21-\x7e]")
 class OpenCaller:
     """A Caller (call it with body and request id) that says which transport it is on, and why if not the wanted one."""
 
-    __slots__ = ("_awaiting", "_count", "_send", "note", "transport")
+    __slots__ = ("_awaiting", "_count", "_mask", "_send", "note", "transport")
 
     def __init__(
         self,
@@ -31,7 +31,9 @@ class OpenCaller:
         note: str | None,
         count: Callable[[], int],
         awaiting: Callable[[], int] = lambda: 0,
+        mask: Callable[[str], str] = str,
     ) -> None:
+        self._mask = mask
         self._send = send
         self._count = count
         self._awaiting = awaiting
@@ -40,7 +42,18 @@ class OpenCaller:
 
     async def __call__(self, body: bytes, request_id: str) -> Exchange:
         """Send one body. Never raises for what a server does; cancellation closes the connection."""
-        return await self._send(body, header_id(request_id))
+        exchange = await self._send(body, header_id(request_id))
+        if exchange.status is not None and exchange.status >= 400:
+            self._hide_secrets(exchange)
+        return exchange
+
+    def _hide_secrets(self, exchange: Exchange) -> None:
+        """A server may repeat the key that it refuses; what it says is recorded, the key must not be."""
+        said = b"".join(exchange.chunks).decode("latin-1")
+        masked = self._mask(said)
+        if masked != said:
+            exchange.chunks = [masked.encode("latin-1")]
+            exchange.stamps = exchange.stamps[:1]
 
     @property
     def open_connections(self) -> int:
@@ -92,7 +105,7 @@ async def open_caller(
     name, note = choose_transport(endpoint, transport)
     if name == "httpx":
         async with StockSender(endpoint, path, limits, now_ns, request_headers(endpoint)) as sender:
-            yield OpenCaller(sender.send, name, note, lambda: sender.open_connections)
+            yield OpenCaller(sender.send, name, note, lambda: sender.open_connections, mask=endpoint.mask)
         return
     context = endpoint.ssl_context() if endpoint.scheme == "https" else None
     timed = TimedTransport(limits=limits, ssl_context=context, now_ns=now_ns)
@@ -104,7 +117,9 @@ async def open_caller(
         return await timed.exchange(target, head, body)
 
     try:
-        yield OpenCaller(send, name, note, lambda: timed.open_connections, lambda: timed.awaiting_first_byte)
+        yield OpenCaller(
+            send, name, note, lambda: timed.open_connections, lambda: timed.awaiting_first_byte, endpoint.mask
+        )
     finally:
         await timed.aclose()
 

@@ -13,6 +13,9 @@ import httpx
 
 from agentperf.errors import UsageError
 
+MIN_SECRET = 6
+"""Characters below which a header value is not looked for in texts."""
+
 _HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 _HOST = re.compile(rb"^[0-9A-Za-z._:-]+$")
 _OWN_HEADERS = frozenset(
@@ -93,6 +96,18 @@ class Endpoint:
                 ) from error
         context.set_alpn_protocols(["http/1.1"])
         return context
+
+    def mask(self, text: str) -> str:
+        """`text` without the secrets of this endpoint: some servers repeat the key that they refuse."""
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> list[str]:
+        """Header values, the tokens in them, and query values; the longest first, and none that is short."""
+        values = [value for _, value in self.headers] + [part.partition("=")[2] for part in self.query.split("&")]
+        values += [token for value in values for token in value.split()]
+        return sorted({value for value in values if len(value) >= MIN_SECRET}, key=len, reverse=True)
 
     def public(self) -> dict[str, Any]:
         """For manifests and logs: no userinfo, key, header value or query value."""

@@ -76,12 +76,12 @@ async def list_models(client: httpx.AsyncClient, endpoint: Endpoint, limit_s: fl
     server = response.headers.get("server")
     status = response.status_code
     if status in (401, 403):
-        raise auth_error(endpoint, f"HTTP {status}: {server_errors.from_body(response.content).message}")
+        raise auth_error(endpoint, f"HTTP {status}: {endpoint.mask(server_errors.from_body(response.content).message)}")
     if 300 <= status < 400:
         location = server_errors.one_line(response.headers.get("location", "?"), 120)
         raise ProtocolError(f"GET {url.partition('?')[0]} redirects to {location}", "use that address as --endpoint")
     if status >= 500 and status != 501:
-        message = server_errors.from_body(response.content).message
+        message = endpoint.mask(server_errors.from_body(response.content).message)
         raise EndpointError(f"the endpoint fails: GET models answers HTTP {status}: {message}", LOG_REMEDY)
     if not response.is_success:
         return Listing([], server, f"GET models answers HTTP {status}")
