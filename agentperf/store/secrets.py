@@ -11,7 +11,8 @@ MIN_LITERAL: Final = 8
 """Shorter values (EMPTY, none, a route's name) are no secrets, and taking them out would maul every text."""
 
 _SECRET_WORDS: Final = frozenset(
-    [
+    {
+        "apikey",
         "authorization",
         "bearer",
         "cookie",
@@ -23,12 +24,11 @@ _SECRET_WORDS: Final = frozenset(
         "password",
         "pwd",
         "secret",
-        "signature",
         "sig",
+        "signature",
         "token",
-        "apikey",
         "userinfo",
-    ]
+    }
 )
 _VALUES_ARE_SECRET: Final = frozenset({"headers", "cookies", "environ"})
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")

@@ -89,6 +89,8 @@ def _level_row(event: Mapping[str, Any]) -> Json:
             for name, v in verdicts.items()
         },
         "verdict_reason": {name: v.get("reason") for name, v in verdicts.items()},
+        "confidence": {name: v.get("confidence") for name, v in verdicts.items()},
+        "close": {name: v.get("close") for name, v in verdicts.items()},
         "terms": {name: list(v.get("terms") or ()) for name, v in verdicts.items()},
         "window_s": metrics.get("window_s"),
         "started": metrics.get("started"),
@@ -189,4 +191,6 @@ def _end(slo: str, level: int | None, levels: Sequence[Json]) -> Json | None:
         "passed": sum(r["status"][slo] == "pass" for r in rows),
         "requests": sum(r["started"] or 0 for r in rows),
         "plays": sum(r["plays"] or 0 for r in rows),
+        "confidence": min((c for r in rows if (c := r["confidence"].get(slo)) is not None), default=None),
+        "close": any(bool(r["close"].get(slo)) for r in rows),
     }

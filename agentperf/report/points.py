@@ -1,0 +1,132 @@
+"""What the figures show, as data: taken from the summary, with nothing drawn yet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+from statistics import median
+from typing import Any
+
+from agentperf.report import words
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One probe. Speeds in tok/s, times in s; None is not measured (of a TTFT: failures reach into it)."""
+
+    level: int
+    probe: int
+    status: str | None
+    speed_p10: float | None
+    speed_p25: float | None
+    speed_p50: float | None
+    ttft_p50: float | None
+    ttft_p95: float | None
+    ttft_beyond: bool
+    """p95 TTFT lies among failed requests."""
+    output_tps: float | None
+    total_tps: float | None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether curves may go through it."""
+        return self.status != "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of one SLO (or of none), its limits, its answer in words."""
+
+    points: tuple[Point, ...]
+    slo: str | None
+    speed_limits: tuple[tuple[str, float], ...]
+    """(percentile, tok/s) of each speed term."""
+    ttft_limits: tuple[tuple[str, float], ...]
+    largest_pass: int | None
+    smallest_fail: int | None
+    title: str
+    subtitle: str
+    simulated: bool
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Every level that was probed, ascending."""
+        return tuple(sorted({p.level for p in self.points}))
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Levels and values of one measure: the median of the trusted probes of each level, gaps left out."""
+        levels, values = [], []
+        for level in self.levels:
+            seen = [v for p in self.points if p.level == level and p.trusted and (v := getattr(p, name)) is not None]
+            if seen:
+                levels.append(level)
+                values.append(float(median(seen)))
+        return levels, values
+
+
+def curve_points(summary: Json, slo: str | None = None) -> Curve:
+    """The curve of a summary for one of its SLOs; by default the first, or none in a run without."""
+    answer = next((a for a in summary["answers"] if slo in (None, a["slo"])), None)
+    points = tuple(
+        _point(row, answer["slo"] if answer else None)
+        for row in sorted(summary["levels"], key=lambda r: (r["level"], r["probe"]))
+    )
+    if answer is None:
+        title = "Speed by number of agents" + (f" ({words.SIMULATED})" if summary["simulated"] else "")
+        return Curve(points, None, (), (), None, None, title, words.source_line(summary), bool(summary["simulated"]))
+    named = words.slo_named(summary, answer["slo"])
+    return Curve(
+        points=points,
+        slo=answer["slo"],
+        speed_limits=_limits(named, "speed"),
+        ttft_limits=_limits(named, "ttft"),
+        largest_pass=answer["largest_pass"],
+        smallest_fail=answer["smallest_fail"],
+        title=_sentence_case(words.answer_sentence(answer, summary).text),
+        subtitle=words.source_line(summary),
+        simulated=bool(summary["simulated"]),
+    )
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _limits(slo: Json, metric: str) -> tuple[tuple[str, float], ...]:
+    return tuple((t.subject.replace(f" {metric}", ""), t.limit) for t in words.terms_of(slo) if t.metric == metric)
+
+
+def _point(row: Json, slo: str | None) -> Point:
+    status = row["status"].get(slo) if slo else ("invalid" if row["health"] == "invalid" else None)
+    return Point(
+        level=row["level"],
+        probe=row["probe"],
+        status=status,
+        speed_p10=row["speed_p10"],
+        speed_p25=row["speed_p25"],
+        speed_p50=row["speed_p50"],
+        ttft_p50=row["ttft_p50"],
+        ttft_p95=row["ttft_p95"],
+        ttft_beyond=row["ttft_p95"] is None and bool(row["ttft_n"]),
+        output_tps=row["output_tps"],
+        total_tps=row["total_tps"],
+    )
+
+
+def is_power(level: int) -> bool:
+    """Whether it is a power of two."""
+    return level & (level - 1) == 0
+
+
+def tick_levels(levels: Sequence[int], first: Sequence[int | None], span_share: float = 0.045) -> list[int]:
+    """Which levels get a label on a log2 axis: the `first` ones, then powers of two, then the rest, none too close."""
+    if not levels:
+        return []
+    gap = max(log2(levels[-1] / levels[0]), 1.0) * span_share
+    order = sorted(levels, key=lambda n: (n not in first, not is_power(n), n))
+    shown: list[int] = []
+    for level in order:
+        if all(abs(log2(level / other)) >= gap for other in shown):
+            shown.append(level)
+    return sorted(shown)

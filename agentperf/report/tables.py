@@ -1,0 +1,271 @@
+"""The report as one set of cells, for the screen (rich) and for Markdown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from agentperf.report import words
+from agentperf.report.words import MARKS, Sentence
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Json = Mapping[str, Any]
+COLOURS: Final = {"pass": "green", "fail": "red", "inconclusive": "yellow", "invalid": "magenta"}
+HEALTH_COLOURS: Final = {"ok": "green", "warn": "yellow", "invalid": "red"}
+INFINITE: Final = "∞"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell; `style` is for the screen only, so no meaning may rest on it."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`drop` orders what a narrow screen leaves out: the highest goes first, 0 never goes."""
+
+    title: str
+    justify: Literal["left", "right", "center"] = "right"
+    drop: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """All that a report says, in its order."""
+
+    answers: list[Sentence]
+    source: str
+    columns: list[Column] = field(default_factory=list)
+    rows: list[list[Cell]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """Verdicts in words, one a line."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def make_report(summary: Json, problems: Sequence[str] = ()) -> Report:
+    """The report of a summary; `problems` are faults of the run directory itself."""
+    answers = [words.answer_sentence(a, summary) for a in summary["answers"]]
+    report = Report(answers, words.source_line(summary))
+    names = [a["slo"] for a in summary["answers"]]
+    report.columns = _columns(summary, names)
+    rows = sorted(summary["levels"], key=lambda r: (r["level"], r["probe"]))
+    repeated = len({r["level"] for r in rows}) < len(rows)
+    if repeated:
+        report.columns.insert(1, Column("probe", drop=1))
+    for row in rows:
+        cells = _row(row, names)
+        if repeated:
+            cells.insert(1, Cell(str(row["probe"])))
+        report.rows.append(cells)
+    report.reasons = [line for row in rows for line in _reasons(row, several=len(names) > 1)]
+    report.warnings = _warnings(summary, rows) + list(problems)
+    return report
+
+
+def _columns(summary: Json, names: Sequence[str]) -> list[Column]:
+    slos = [words.slo_named(summary, name) for name in names]
+    only = slos[0] if len(slos) == 1 else None
+    floor = words.limit_of(only, "speed", "p25") if only else None
+    ceiling = words.limit_of(only, "ttft", "p95") if only else None
+    verdicts = [Column("verdict" if only else words.short_name(s), "center") for s in slos]
+    return [
+        Column("agents"),
+        *verdicts,
+        Column("p25 speed tok/s" + (f" ≥\N{NO-BREAK SPACE}{floor:g}" if floor is not None else "")),
+        Column("p10 – p50 speed", drop=4),
+        Column("TTFT p50", drop=3),
+        Column("TTFT p95" + (f" ≤\N{NO-BREAK SPACE}{ceiling:g}\N{NO-BREAK SPACE}s" if ceiling is not None else "")),
+        Column("requests = ok + failed + cut", drop=2),
+        Column("plays", drop=6),
+        Column("cache hit", drop=5),
+        Column("expected", drop=5),
+        Column("output tok/s", drop=4),
+        Column("total tok/s", drop=7),
+        Column("in flight", drop=6),
+        Column("client", "left"),
+    ]
+
+
+def _row(row: Json, names: Sequence[str]) -> list[Cell]:
+    health = row["health"]
+    return [
+        Cell(str(row["level"]), "bold"),
+        *(_mark(row["status"].get(name), short=len(names) > 1) for name in names),
+        Cell(_with_ok(row, "speed_p25", words.number, beyond=words.DASH)),
+        Cell(f"{words.number(row['speed_p10'])} – {words.number(row['speed_p50'])}"),
+        Cell(_with_ok(row, "ttft_p50", words.duration, beyond=INFINITE)),
+        Cell(_with_ok(row, "ttft_p95", words.duration, beyond=INFINITE)),
+        Cell(_requests(row), "red" if row["failed"] else ""),
+        Cell(words.count(row["plays"])),
+        Cell(words.share(row["cached_share"])),
+        Cell(words.share(row["expected_cached_share"])),
+        Cell(words.rate(row["output_tps"])),
+        Cell(words.rate(row["total_tps"])),
+        Cell(words.number(row["in_flight"], 2)),
+        Cell(health or words.DASH, HEALTH_COLOURS.get(str(health), "")),
+    ]
+
+
+def _mark(status: str | None, *, short: bool) -> Cell:
+    if status is None:
+        return Cell(words.DASH)
+    return Cell(MARKS[status] if short else f"{MARKS[status]} {status}", COLOURS[status])
+
+
+def _with_ok(row: Json, name: str, show: Any, *, beyond: str) -> str:
+    """A percentile with failures at their worst; where there were failures, that of the successful requests beside."""
+    measure = name.partition("_")[0]
+    value = row[name]
+    text = beyond if value is None and row[f"{measure}_n"] and row["failed"] else show(value)
+    ok = row.get(f"{measure}_ok_{name.rpartition('_')[2]}")
+    return f"{text} (ok {show(ok)})" if row["failed"] else str(text)
+
+
+def _requests(row: Json) -> str:
+    """`168 = 166 + 2 + 0`."""
+    parts = [row["ok"], row["failed"], row["truncated"]]
+    return f"{words.count(row['started'])} = {' + '.join(map(words.count, parts))}"
+
+
+def _where(row: Json) -> str:
+    return f"{words.agents(row['level'])} (probe {row['probe']})"
+
+
+def _reasons(row: Json, *, several: bool) -> list[str]:
+    lines = []
+    for name, status in row["status"].items():
+        reason = row["verdict_reason"].get(name)
+        if row["interrupted"]:
+            reason = f"interrupted; so far: {reason}" if reason else "interrupted"
+        slo = f" {name}" if several else ""
+        lines.append(f"{MARKS[status]} {_where(row)}{slo}: {reason or status}")
+    return lines
+
+
+def _warnings(summary: Json, rows: Sequence[Json]) -> list[str]:
+    found = []
+    if not summary["complete"]:
+        found.append(f"the run is not complete: {summary.get('error') or words.reason_words(summary['reason'])}")
+    if (unfinished := summary.get("unfinished")) is not None:
+        found.append(
+            f"the probe of {words.agents(unfinished['level'])} (probe {unfinished['probe']}) has no end: "
+            "its records are kept, and count for no verdict"
+        )
+    for answer in summary["answers"]:
+        prefix = f"{answer['slo']}: " if len(summary["answers"]) > 1 else ""
+        found.extend(f"{prefix}{note}" for note in answer["notes"])
+    for row in rows:
+        if row["errors_by_class"]:
+            classes = ", ".join(f"{n} {c}" for c, n in sorted(row["errors_by_class"].items(), key=lambda i: -i[1]))
+            found.append(f"{_where(row)}: failed requests: {classes}")
+        found.extend(f"{_where(row)}: {warning}" for warning in row["warnings"])
+    return found
+
+
+def to_markdown(report: Report, figures: Sequence[tuple[str, str]] = (), facts: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole report as Markdown. `figures` are (text, file name), `facts` (name, value)."""
+    lines: list[str] = []
+    for answer in report.answers:
+        lines += [f"**{answer.mark} {_md(answer.text)}** ({_md(answer.bracket)})", ""]
+        lines += [f"- SLO: {_md(answer.slo)}", *([f"- {_md(answer.evidence)}"] if answer.evidence else []), ""]
+    if report.source:
+        lines += [_md(report.source), ""]
+    for text, name in figures:
+        lines += [f"![{_md(text)}]({name})", ""]
+    if report.rows:
+        lines += ["## Levels", "", *_markdown_table(report), ""]
+        lines += ["A dash is not measured. ✓ pass, ✗ fail, ? inconclusive, ! invalid.", ""]
+    for title, items in (("Verdicts", report.reasons), ("Warnings", report.warnings)):
+        if items:
+            lines += [f"## {title}", "", *(f"- {_md(item)}" for item in items), ""]
+    if facts:
+        lines += ["## Run", "", "| | |", "|---|---|", *(f"| {_md(k)} | {_md(v)} |" for k, v in facts), ""]
+    return "\n".join(lines)
+
+
+def _markdown_table(report: Report) -> list[str]:
+    rules = {"left": ":--", "right": "--:", "center": ":-:"}
+    lines = ["| " + " | ".join(_md(c.title) for c in report.columns) + " |"]
+    lines.append("|" + "|".join(rules[c.justify] for c in report.columns) + "|")
+    lines += ["| " + " | ".join(_md(cell.text) for cell in row) + " |" for row in report.rows]
+    return lines
+
+
+def _md(text: str) -> str:
+    """Text that must not become markup."""
+    for sign in "\\`*_|[]<":
+        text = text.replace(sign, "\\" + sign)
+    return " ".join(text.split())
+
+
+def fitting(report: Report, width: int) -> list[int]:
+    """Indexes of the columns that fit a screen of this width, the least important left out. Only titles may wrap."""
+    widths = [
+        max(map(len, (*column.title.split(), *(row[i].text for row in report.rows))))
+        for i, column in enumerate(report.columns)
+    ]
+    keep = list(range(len(report.columns)))
+    while sum(widths[i] + 2 for i in keep) > width:
+        droppable = [i for i in keep if report.columns[i].drop]
+        if not droppable:
+            break
+        keep.remove(max(droppable, key=lambda i: (report.columns[i].drop, i)))
+    return keep
+
+
+def render(report: Report, width: int) -> "list[RenderableType]":
+    """The report for a screen: answers, table, verdicts, warnings."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for answer in report.answers:
+        line = Text().append(f"{answer.mark} {answer.text}", style=f"bold {COLOURS[answer.status]}")
+        parts.append(line.append(f"  [{answer.bracket}]"))
+        parts.append(Text(f"  {answer.slo}", style="dim"))
+        if answer.evidence:
+            parts.append(Text(f"  {answer.evidence}", style="dim"))
+    if report.source:
+        parts.append(Text(f"  {report.source}", style="dim"))
+    if report.rows:
+        parts.extend([Text(), _rich_table(report, fitting(report, width))])
+        hidden = len(report.columns) - len(fitting(report, width))
+        if hidden:
+            parts.append(Text(f"{hidden} columns do not fit this screen; report.md has them", style="dim"))
+    for title, items, style in (("verdicts", report.reasons, ""), ("warnings", report.warnings, "yellow")):
+        if items:
+            parts.append(Text(f"\n{title}", style="bold"))
+            parts.extend(Text(f"  {item}", style=style) for item in items)
+    return parts
+
+
+def _rich_table(report: Report, keep: Sequence[int]) -> "RenderableType":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    for i in keep:
+        table.add_column(Text(report.columns[i].title), justify=report.columns[i].justify, vertical="bottom")
+    for row in report.rows:
+        table.add_row(*(Text(row[i].text, style=row[i].style, no_wrap=True) for i in keep))
+    return table
+
+
+PAPER_WIDTH: Final = 240
+"""Characters a line may have where the output is no screen."""
+
+
+def show(report: Report, console: "Console") -> None:
+    """Print it. Where there is no screen, nothing is left out and lines are as long as they need to be."""
+    screen = console.width
+    if not console.is_terminal:
+        console.width = PAPER_WIDTH
+    try:
+        for part in render(report, console.width):
+            console.print(part)
+    finally:
+        console.width = screen

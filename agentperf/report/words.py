@@ -1,0 +1,182 @@
+"""What the summary says, in words and figures that table, Markdown and plot titles share. A dash is not measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agentperf.errors import SloError
+from agentperf.slo.expression import parse
+from agentperf.slo.model import Term
+
+Json = Mapping[str, Any]
+
+DASH: Final = "–"
+MARKS: Final = {"pass": "✓", "fail": "✗", "inconclusive": "?", "invalid": "!"}
+SIMULATED: Final = "simulated"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """`2,452.4`."""
+    return DASH if value is None else f"{value:,.{digits}f}"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second of a whole system: two decimals below 10, one below 1,000, none above."""
+    return number(value, 0 if value is not None and value >= 1000 else 1 if value is not None and value >= 10 else 2)
+
+
+def duration(value: float | None) -> str:
+    """`640 ms`, `1.25 s`, `83 s`."""
+    if value is None:
+        return DASH
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 99.995 else f"{value:,.0f} s"
+
+
+def share(value: float | None) -> str:
+    """`78.5 %`."""
+    return DASH if value is None else f"{value * 100:.1f} %"
+
+
+def count(value: int | None) -> str:
+    """`1,234`."""
+    return DASH if value is None else f"{value:,}"
+
+
+def agents(value: int | None) -> str:
+    """`1 agent`, `16 agents`."""
+    return f"{count(value)} agent{'' if value == 1 else 's'}"
+
+
+def terms_of(slo: Json) -> tuple[Term, ...]:
+    """The terms of an SLO of the manifest; none when a later version wrote what this one cannot read."""
+    try:
+        return parse(str(slo.get("canonical") or slo.get("expression") or slo["name"])).terms
+    except (SloError, KeyError):
+        return ()
+
+
+def limit_of(slo: Json, metric: str, stat: str) -> float | None:
+    """The limit on one percentile over all turns, if the SLO has one."""
+    for term in terms_of(slo):
+        if term.metric == metric and term.stat == stat and term.min_turn is None and term.max_turn is None:
+            return term.limit
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """The answer for one SLO. `status` is one of the verdicts and gives mark and colour."""
+
+    status: str
+    text: str
+    bracket: str
+    slo: str
+    """The SLO, spelled out."""
+    evidence: str
+
+    @property
+    def mark(self) -> str:
+        """One sign."""
+        return MARKS[self.status]
+
+
+def slo_named(summary: Json, name: str) -> Json:
+    """The SLO's entry of the manifest, or one made of its name."""
+    found: Json = next((s for s in summary["slos"] if s["name"] == name), {"name": name, "canonical": name})
+    return found
+
+
+def spelled_out(slo: Json) -> str:
+    """`80tps = p25 speed >= 80 tok/s, ...`; an SLO that was given spelled out is not said twice."""
+    name, canonical = str(slo["name"]), str(slo.get("canonical") or slo["name"])
+    return canonical if any(c in name for c in "<>≤≥") or name == canonical else f"{name} = {canonical}"
+
+
+def short_name(slo: Json) -> str:
+    """Its name, or its first term where it was spelled out."""
+    name = str(slo["name"])
+    return name.split(",", maxsplit=1)[0].strip() + (" …" if "," in name else "")
+
+
+def answer_sentence(answer: Json, summary: Json) -> Sentence:
+    """Mark, sentence, bracket and evidence of one answer."""
+    slo = slo_named(summary, answer["slo"])
+    status, text = _said(answer, short_name(slo))
+    if summary["simulated"]:
+        text += f" ({SIMULATED})"
+    return Sentence(status, text, bracket(answer), spelled_out(slo), evidence(answer))
+
+
+def bracket(answer: Json) -> str:
+    """`passes at 16, fails at 20`."""
+    low, high = answer["largest_pass"], answer["smallest_fail"]
+    passes = f"passes at {low}" if low is not None else "no level passed"
+    fails = f"fails at {high}" if high is not None else "no level failed"
+    return f"{passes}, {fails}"
+
+
+_LIMITED: Final = ("client_limited", "rate_limited")
+
+
+def _said(answer: Json, slo: str) -> tuple[str, str]:
+    """Status and sentence. Without doubt is only a closed bracket, or a list of levels measured to its end."""
+    low, high, reason = answer["largest_pass"], answer["smallest_fail"], answer["reason"]
+    doubt = "invalid" if reason in _LIMITED else "inconclusive"
+    if low is None and high is None:
+        return doubt, f"no answer for {slo}: no level was decided ({reason_words(reason)})"
+    if low is None:
+        if high == 1:
+            return "fail", f"not even 1 agent meets {slo}"
+        status = "fail" if reason in ("none_pass", "swept") else doubt
+        return status, f"{agents(high)} do not meet {slo}, and no level below passed"
+    if high is None:
+        status = "pass" if reason in ("all_pass", "swept") else doubt
+        return status, f"at least {agents(low)} at {slo}: {reason_words(reason)}"
+    if reason in ("found", "swept"):
+        return "pass", f"{agents(low)} at {slo}"
+    return doubt, f"{agents(low)} at {slo}, not settled: {reason_words(reason)}"
+
+
+def reason_words(reason: str | None) -> str:
+    """Why a search ended."""
+    words = {
+        "found": "the bracket is closed",
+        "all_pass": "every level passed, the limit lies higher",
+        "none_pass": "no level passed",
+        "not_monotone": "a higher level passed where a lower one failed",
+        "client_limited": "this machine, not the endpoint, was the limit above",
+        "rate_limited": "a rate limiter, not the speed of the endpoint, was the limit above",
+        "inconclusive": "levels stayed inconclusive",
+        "budget": "the search was ended before its bracket closed",
+        "swept": "all levels of the list were measured",
+        "interrupted": "the run was interrupted or goes on",
+        "failed": "the run failed",
+    }
+    return words.get(str(reason), str(reason))
+
+
+def evidence(answer: Json) -> str:
+    """What stands behind both ends of the bracket."""
+    parts = []
+    for word, key in (("pass", "pass_end"), ("fail", "fail_end")):
+        end = answer.get(key)
+        if not end:
+            continue
+        probes = f"{end['probes']} probe{'' if end['probes'] == 1 else 's'}"
+        split = "" if end["passed"] in (0, end["probes"]) else f" ({end['passed']} passed)"
+        sure = "" if end.get("confidence") is None else f", {end['confidence'] * 100:.3g} % confidence"
+        close = ", close to the limit" if end.get("close") else ""
+        sizes = f"{count(end['requests'])} requests, {count(end['plays'])} plays"
+        parts.append(f"{word} at {end['level']}: {probes}{split}, {sizes}{sure}{close}")
+    return "; ".join(parts)
+
+
+def source_line(summary: Json) -> str:
+    """Endpoint, model and trace set, with the simulated label."""
+    endpoint = summary["endpoint"]
+    if endpoint and summary["simulated"]:
+        endpoint = f"{endpoint} ({SIMULATED})"
+    traces = f"trace set {summary['trace_set']}" if summary["trace_set"] else None
+    return " · ".join(str(part) for part in (endpoint, summary["model"], traces) if part)
