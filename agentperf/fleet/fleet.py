@@ -151,7 +151,7 @@ async def open_fleet(make_job: Callable[[int, int], Job], workers: int) -> Async
     """Start `workers` load processes, each with its job; they end with the context, whatever happens in it."""
     send, receive = anyio.create_memory_object_stream[Report](1024)
     processes: list[anyio.abc.Process] = []
-    async with anyio.create_task_group() as group:
+    async with receive, send, anyio.create_task_group() as group:
         try:
             links: list[Link] = []
             for worker in range(workers):
@@ -179,7 +179,7 @@ async def local_fleet(make_job: Callable[[int, int], Job], caller: Caller) -> As
     reports_in, reports_out = anyio.create_memory_object_stream[Report](1024)
     commands_in, commands_out = anyio.create_memory_object_stream[Command](16)
     receive: Callable[[], Awaitable[Command]] = commands_out.receive
-    async with anyio.create_task_group() as group:
+    async with reports_in, reports_out, commands_in, commands_out, anyio.create_task_group() as group:
         group.start_soon(serve, make_job(0, 1), caller, receive, reports_in.send, loop_now_ns)
         try:
             yield Fleet([_TaskLink(commands_in)], reports_out, loop_now_ns)

@@ -24,15 +24,15 @@ class WindowSettings(Struct, frozen=True, kw_only=True):
     warmup_max_s: float = 180.0
     window_min_s: float = 10.0
     window_max_s: float = 300.0
-    first_look: int = 40
+    first_look: int = 24
     """Ended requests at the first look; each further look comes at twice the count."""
     requests_per_agent: float = 2.0
     """The first look waits for this many ended requests per agent too."""
-    looks: int = 4
+    looks: int = 5
     settle_s: float = 300.0
     """How long the load is held for the last requests of the window; what is open then is cut off as a failure."""
     drain_s: float = 30.0
-    """How long the requests that came after the window may take to end before the next level; they count for nothing."""
+    """How long the requests that came after the window may take before the next level; they count for nothing."""
 
 
 def blocks_agree(before: Sequence[float], after: Sequence[float]) -> bool:

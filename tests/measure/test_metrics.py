@@ -87,9 +87,7 @@ def test_in_flight_against_wanted() -> None:
 
 
 def test_one_event_replies_have_no_speed_but_a_ttft() -> None:
-    m = summarise(
-        [record(0.0, speed_tps=None, events=1), record(0.1, request_id="x")], level=1, open_ns=0, close_ns=S
-    )
+    m = summarise([record(0.0, speed_tps=None, events=1), record(0.1, request_id="x")], level=1, open_ns=0, close_ns=S)
     assert m.one_event_replies == 1
     assert m.speed.n == 1
     assert m.ttft.n == 2

@@ -45,9 +45,7 @@ def session(name: str, turns: int, root: str | None = None, **first: Any) -> Ren
             ]
         made.append(turn(i, name, new, keep_messages=kept, **(first if i == 0 else {})))
         kept += len(new)
-    return RenderedSession(
-        session_id=name, root_session_id=root or name, tools=(), turns=tuple(made), salt_message=1
-    )
+    return RenderedSession(session_id=name, root_session_id=root or name, tools=(), turns=tuple(made), salt_message=1)
 
 
 def tree(name: str, turns: int, *, live: bool = False) -> EncodedTree:
