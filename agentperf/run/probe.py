@@ -219,7 +219,7 @@ def quality_warnings(metrics: LevelMetrics, health: Health) -> list[str]:
         excess = metrics.cached_share - metrics.expected_cached_share
         if excess > CACHE_LEAK:
             found.append(
-                f"cache hit {metrics.cached_share:.0%} is above the {metrics.expected_cached_share:.0%} that the sessions "
+                f"cache hit {metrics.cached_share:.0%} is above the {metrics.expected_cached_share:.0%} that sessions "
                 "explain: something else was warm (use --cache-salt play, or restart the server)"
             )
     if metrics.buffered_share > BUFFERED_SHARE:

@@ -64,14 +64,17 @@ def record(t0_s: float = 0.0, **changes: Any) -> Record:
     return Record(**{**fields, **changes})
 
 
+_OF_SUCCESS = (
+    *("first_visible_ns", "first_answer_ns", "last_visible_ns", "prompt_tokens", "cached_tokens", "output_tokens"),
+    *("token_source", "ttft_s", "ttfo_s", "speed_tps", "e2e_s", "e2e_tps", "itl_s", "max_gap_ns", "p99_gap_ns"),
+    "first_event_tokens",
+)
+
+
 def failure(t0_s: float = 0.0, error_class: str = "http_500", **changes: Any) -> Record:
     """A request that failed 0.1 s after it was sent."""
     end = round(t0_s * S) + S // 10
-    empty = dict.fromkeys(
-        ("first_visible_ns", "first_answer_ns", "last_visible_ns", "prompt_tokens", "cached_tokens", "output_tokens")
-        + ("token_source", "ttft_s", "ttfo_s", "speed_tps", "e2e_s", "e2e_tps", "itl_s", "max_gap_ns", "p99_gap_ns")
-        + ("first_event_tokens",)
-    )
+    empty: dict[str, Any] = dict.fromkeys(_OF_SUCCESS)
     return record(
         t0_s,
         **{**empty, "outcome": "failed", "error_class": error_class, "end_ns": end, "events": 0, "reads": 1, **changes},

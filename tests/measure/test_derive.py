@@ -1,5 +1,6 @@
 """From an outcome to a record: each formula against a value worked out by hand."""
 
+import itertools
 from array import array
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_gaps_and_offsets(stamps: list[int]) -> None:
     if len(stamps) < 2:
         assert largest is None
     else:
-        assert largest == max(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+        assert largest == max(b - a for a, b in itertools.pairwise(stamps))
         assert p99 is not None
         assert p99 <= largest
     if stamps:

@@ -66,7 +66,7 @@ def test_counts_add_up_and_failures_are_slowest() -> None:
 
 def test_rates_are_of_the_window_not_of_its_requests() -> None:
     # Request A generates from 0.5 to 2.5 s: the window [1, 2) holds half of its 100 tokens and none of its prompt.
-    # Request B's first token comes at 1.5 s, inside: its prompt counts, and a quarter of its output (1.5 to 2.0 of 2 s).
+    # Request B's first token comes at 1.5 s, inside: its prompt counts, and a quarter of its output.
     a = record(0.0, phase="warmup", output_tokens=100, play="p1")
     b = record(1.0, output_tokens=100, play="p2")
     m = summarise([a, b], level=2, open_ns=1 * S, close_ns=2 * S)

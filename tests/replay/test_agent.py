@@ -1,5 +1,6 @@
 """Agents in virtual time: order, waits, joins, prompts, stopping."""
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_closed_loop_waits_the_recorded_time_after_the_reply_has_ended() -> None
     results = play([tree("s", 3)], server, 60)
     second_play = [r for r in results if r.play == "a0p1"]
     assert [r.turn for r in second_play] == [0, 1, 2]
-    for before, after in zip(second_play, second_play[1:], strict=False):
+    for before, after in itertools.pairwise(second_play):
         assert after.due_ns - before.exchange.end_ns == pytest.approx(1 * S, rel=1e-6)
         assert after.exchange.t0_ns == after.due_ns
     assert server.peak == 1
@@ -80,7 +81,7 @@ def test_every_prompt_is_a_prefix_of_the_next_and_the_salt_is_in_the_first_user_
     server = FakeServer()
     play([tree("s", 4)], server, 60)
     bodies = [body for _, _, body in whole(server, "s")][:4]
-    for before, after in zip(bodies, bodies[1:], strict=False):
+    for before, after in itertools.pairwise(bodies):
         assert after["messages"][: len(before["messages"])] == before["messages"]
     first = bodies[0]["messages"]
     assert first[0]["content"] == "You are an agent."
