@@ -68,13 +68,13 @@ def _show(loaded: "list[Profile]") -> None:
 
     from agentperf.cli import console
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, title="tok/s of each of N agents that always decode", title_justify="left")
     table.add_column("profile", no_wrap=True)
     table.add_column("model", no_wrap=True)
     for level in _LEVELS:
-        table.add_column(f"tok/s @{level}", justify="right")
-    table.add_column("prefill tok/s", justify="right")
-    table.add_column("KV tokens", justify="right")
+        table.add_column(f"@{level}", justify="right", no_wrap=True)
+    table.add_column("prefill tok/s", justify="right", no_wrap=True)
+    table.add_column("KV tokens", justify="right", no_wrap=True)
     for profile in loaded:
         speeds = [f"{speed:.1f}" for speed in _decode(profile).values()]
         prefill, pool = f"{profile.prefill_tokens_per_s:,.0f}", f"{profile.kv_pool_tokens:,}"

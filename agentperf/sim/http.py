@@ -8,8 +8,10 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -193,8 +195,9 @@ def make_app(profile: Profile, seed: int = 0, api_key: str | None = None) -> Sta
         )
         return "text/plain; version=0.0.4; charset=utf-8", text
 
-    async def not_found(_request: Request, _error: Exception) -> Response:
-        refused = refusal(404, "Not Found", "NotFoundError")
+    async def http_error(_request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        refused = refusal(status, HTTPStatus(status).phrase, "NotFoundError" if status == 404 else "BadRequestError")
         return _respond(refused.body, _JSON, refused.status)
 
     app = Starlette(
@@ -205,7 +208,7 @@ def make_app(profile: Profile, seed: int = 0, api_key: str | None = None) -> Sta
             Route("/version", _plain(server, lambda: (_JSON, '{"version":"agentperf-sim"}'), open_to_all=True)),
             Route("/metrics", _plain(server, metrics_page, open_to_all=True)),
         ],
-        exception_handlers={404: not_found},
+        exception_handlers={HTTPException: http_error},
     )
     app.state.server = server
     return app
