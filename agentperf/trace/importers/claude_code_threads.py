@@ -137,6 +137,10 @@ def _choose_copies(threads: list[Thread], report: ImportReport) -> None:
     taken: set[tuple[str | None, str | None]] = set()
     for thread in threads:
         mine = []
+        if thread.rounds:
+            end = max(one.done_ms for one in thread.rounds)
+            tail = sum(1 for line in thread.lines if line.kind == "user" and line.at_ms > end)
+            report.ignore("user lines that no answer follows", tail)
         for one in thread.rounds:
             report.requests_seen += 1
             if one.synthetic:
