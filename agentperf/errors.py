@@ -15,6 +15,8 @@ Each carries one line with the cause and, where one exists, a remedy. Verdicts a
 exits 1 and an inconclusive or invalid answer exits 3 without an exception.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -83,3 +85,23 @@ class ClientError(AgentperfError):
     """The measuring side itself failed (a load process died, files cannot be written)."""
 
     exit_code = ExitCode.INCONCLUSIVE
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Task groups wrap what their body raises; let an error of ours out as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours = _first(group)
+        if ours is None:
+            raise
+        raise ours from group
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> AgentperfError | None:
+    for error in group.exceptions:
+        found = _first(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, AgentperfError):
+            return found
+    return None

@@ -17,7 +17,7 @@ from rich.console import Console
 from agentperf.cli import console
 from agentperf.cli.live import LiveView, PlainView, View
 from agentperf.cli.options import RunOptions
-from agentperf.errors import AgentperfError, ExitCode
+from agentperf.errors import AgentperfError, ExitCode, plain_errors
 from agentperf.fleet.fleet import open_fleet
 from agentperf.fleet.messages import Job, Target
 from agentperf.replay.bodies import EncodedTree
@@ -167,8 +167,8 @@ async def _conduct(options: RunOptions, prepared: Prepared, writer: RunWriter, v
             chars_per_token=prepared.sizes.mean_chars_per_token,
         )
 
-    async with open_fleet(make_job, options.workers) as fleet:
-        with view:
+    with plain_errors(), view:
+        async with open_fleet(make_job, options.workers) as fleet:
             return await conduct(options.plan, fleet, writer, view.update)
 
 
@@ -194,7 +194,7 @@ def _run_name(options: RunOptions, prepared: Prepared) -> str:
 
 def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Path, ExitCode]:
     name = _run_name(options, prepared)
-    writer = RunWriter.create(default_directory(options.out, name))
+    writer = RunWriter.create(default_directory(options.out, name), secrets=[v for _, v in prepared.endpoint.headers])
     writer.write_manifest(
         make_manifest(
             name=name,
@@ -236,7 +236,8 @@ def execute(options: RunOptions) -> ExitCode:
         endpoint, shown, simulated = stack.enter_context(_endpoint(options))
 
         async def prepare() -> Prepared:
-            return await _prepare(options, endpoint, shown, out, simulated=simulated)
+            with plain_errors():
+                return await _prepare(options, endpoint, shown, out, simulated=simulated)
 
         prepared = anyio.run(prepare)
         _say_plan(options, prepared, out)

@@ -91,16 +91,18 @@ class Fleet:
     async def reports(self) -> AsyncIterator[Batch]:
         """Batches of the running level until all workers have ended it."""
         while self._running:
-            with anyio.move_on_after(1.0):
+            message: Report | None = None
+            with anyio.move_on_after(1.0):  # nothing may be yielded inside: the scope belongs to this task alone
                 message = await self._inbox.receive()
-                if isinstance(message, WorkerFailed):
-                    raise ClientError(f"load process {message.worker} failed: {message.error}")
+            if isinstance(message, WorkerFailed):
+                raise ClientError(f"load process {message.worker} failed: {message.error}")
+            if message is not None:
                 self._heard_ns[message.worker] = self.now_ns()
-                if isinstance(message, LevelEnded):
-                    self._running.discard(message.worker)
-                else:
-                    yield message
+            if isinstance(message, LevelEnded):
+                self._running.discard(message.worker)
             self._check_silence()
+            if isinstance(message, Batch):
+                yield message
 
     def _check_silence(self) -> None:
         now = self.now_ns()
