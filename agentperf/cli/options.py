@@ -132,6 +132,7 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
         "window": window,
         "rules": rules,
         "duration_s": seconds("--duration", given["duration"]) if given["duration"] else None,
+        "isolated": given["cache_salt"] == "play",
         "budget_s": seconds("--budget", given["budget"]) if given["budget"] else None,
     }
     if levels:

@@ -152,6 +152,15 @@ class _Play:
         self._hand_on(request_id, session, turn, exchange, outcome, due_ns, len(body))
         return outcome
 
+    def _expected_cached(self, session: EncodedSession, turn: EncodedTurn) -> int:
+        """The ideal hit of this turn in this play: what the play sent before, and what all plays share.
+
+        Where the agent entered the session in its middle, its first turn has none of the history that was recorded.
+        """
+        entered = session is self.tree.sessions[0] and turn.index == session.turns[self.start_turn].index
+        own = 0 if entered else turn.cached_tokens
+        return min(turn.input_tokens, max(own, session.shared_tokens))
+
     def _hand_on(
         self,
         request_id: str,
@@ -175,7 +184,7 @@ class _Play:
                 outcome=outcome,
                 body_bytes=body_bytes,
                 expected_prompt_tokens=turn.input_tokens,
-                expected_cached_tokens=turn.cached_tokens,
+                expected_cached_tokens=self._expected_cached(session, turn),
                 target_output_tokens=turn.output_tokens,
             )
         )

@@ -42,6 +42,8 @@ class EncodedSession(Struct, array_like=True):
     buffers: list[bytes]
     turns: list[EncodedTurn]
     salt_message: int
+    shared_tokens: int = 0
+    """Prompt tokens before the salt: system prompt and tools, warm as soon as any play of the product was."""
 
 
 class EncodedTree(Struct, array_like=True):
@@ -114,6 +116,7 @@ def encode_session(session: RenderedSession, *, live: bool = False) -> EncodedSe
         buffers=[b"".join(b.parts) for b in buffers],
         turns=turns,
         salt_message=session.salt_message,
+        shared_tokens=session.shared_tokens,
     )
 
 

@@ -25,6 +25,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """A fixed window for every level, for sweeps and fixed levels; None: a window ends when its verdict is decided."""
     spread_s: float = 5.0
     budget_s: float | None = None
+    isolated: bool = True
+    """Each play has its own cache salt, so a hit rate above what its session explains is a leak."""
 
     def knobs(self) -> dict[str, Any]:
         """The plan as JSON, for the manifest."""

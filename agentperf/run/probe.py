@@ -185,7 +185,7 @@ class ProbeState:
             metrics.wanted_in_flight,
             ttft_limit(self.plan.slos),
         )
-        self.warnings.extend(quality_warnings(metrics, health))
+        self.warnings.extend(quality_warnings(metrics, health, isolated=self.plan.isolated))
         return ProbeOutcome(
             probe=self.probe,
             level=self.level,
@@ -207,7 +207,7 @@ CACHE_LEAK = 0.05
 BUFFERED_SHARE = 0.05
 
 
-def quality_warnings(metrics: LevelMetrics, health: Health) -> list[str]:
+def quality_warnings(metrics: LevelMetrics, health: Health, *, isolated: bool = True) -> list[str]:
     """What a reader of the level must know, each with cause and remedy."""
     found: list[str] = []
     if metrics.prompt_ratio is not None and abs(metrics.prompt_ratio - 1) > SIZE_TOLERANCE:
@@ -215,7 +215,7 @@ def quality_warnings(metrics: LevelMetrics, health: Health) -> list[str]:
             f"prompts were {metrics.prompt_ratio - 1:+.1%} of the trace's size by the server's count "
             "(its tokenizer or chat template treats the filler unlike the calibration text)"
         )
-    if metrics.cached_share is not None and metrics.expected_cached_share is not None:
+    if isolated and metrics.cached_share is not None and metrics.expected_cached_share is not None:
         excess = metrics.cached_share - metrics.expected_cached_share
         if excess > CACHE_LEAK:
             found.append(

@@ -54,6 +54,8 @@ class RenderedSession:
     tools: tuple[dict[str, Any], ...]
     turns: tuple[RenderedTurn, ...]
     salt_message: int
+    shared_tokens: int = 0
+    """Predicted tokens before the salt, the system prompt and tools: what plays of one product have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +125,27 @@ class _Renderer:
     def render(self, forks: set[str], forked: dict[str, _Prompt]) -> RenderedSession:
         turns: list[RenderedTurn] = []
         salt: set[int] | None = None
+        first: list[Piece] = []
         for at, request in enumerate(self.requests):
             prompt, keep = self._prompt(at, request)
             # the first turn of a fork sends what it inherited, but no earlier turn of its session did
             sent = keep if at else 0
             turns.append(self._turn(at, request, prompt, keep, sent))
+            first = first or prompt.pieces
             if salt is None or sent == 0:
                 places = _salt_places(prompt.pieces)
                 salt = places if salt is None else salt & places
             if request.request_id in forks:
                 forked[request.request_id] = prompt
             self.before = prompt
+        salt_message = _salt_message(turns, salt or set())
         return RenderedSession(
             session_id=self.session.session_id,
             root_session_id=self.session.root_session_id,
             tools=self.frame.tools,
             turns=tuple(turns),
-            salt_message=_salt_message(turns, salt or set()),
+            salt_message=salt_message,
+            shared_tokens=round(total(self.frame, first[:salt_message])) if salt_message > 0 else 0,
         )
 
     def _turn(self, at: int, request: Request, prompt: _Prompt, keep: int, sent: int) -> RenderedTurn:
