@@ -1,12 +1,12 @@
 """The context filter: sessions fitted to the context that an endpoint serves, before anything is sent.
 
 A turn does not fit when its prompt and its answer together exceed the limit. Rule `cut`: the session ends before its
-first turn that does not fit; one that is cut to fewer than two turns is dropped. Rule `drop`: a session with such a turn
-is dropped whole. In both a subagent goes when the turn that started it goes, a tree goes when its root session goes, and
-what waited for a turn that is gone waits for the last turn left of that session instead, or no longer.
+first turn that does not fit, and is dropped when that leaves it fewer than two turns. Rule `drop`: a session with such
+a turn is dropped whole. In both a subagent goes when the turn that started it goes, a tree goes when its root session
+goes, and what waited for a turn that is gone waits for the last turn left of that session instead, or no longer.
 
 Sizes in a trace are those of its own tokenizer, rendered text is within 2 % of them, and the cache salt comes on top.
-So a small part of the served context is kept free (`MARGIN`), and the report says so. Nothing is changed silently.
+So a small part of the served context is kept free (`usable_tokens`), and the report tells it. Nothing is done silently.
 """
 
 from collections.abc import Sequence

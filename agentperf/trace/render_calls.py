@@ -133,7 +133,7 @@ def _value(name: str, schema: Mapping[str, Any], frame: Frame, rng: Rng) -> Any:
         return _object(schema, frame, rng)
     if kind == "null":
         return None
-    text = _string(name, frame, rng)
+    text = _string(name, str(schema.get("description", "")).lower(), frame, rng)
     least, most = int(schema.get("minLength", 0)), schema.get("maxLength")
     return (text + "x" * (least - len(text)))[: int(most) if most is not None else None]
 
@@ -145,13 +145,16 @@ def _number(schema: Mapping[str, Any], whole: bool, rng: Rng) -> float | int:
     return max(math.ceil(low), int(value)) if whole else value
 
 
-def _string(name: str, frame: Frame, rng: Rng) -> str:
+def _string(name: str, description: str, frame: Frame, rng: Rng) -> str:
     lower = name.lower()
     noun, verb = _pick("nouns", rng), _pick("verbs", rng)
     if "url" in lower:
         return f"https://docs.example.org/{noun}/{verb}-{_pick('nouns', rng)}"
     if "path" in lower or "file" in lower or "dir" in lower:
-        return _path(frame, rng) if "dir" not in lower else f"/work/repo/{_pick('folders', rng)}/{noun}"
+        folder = any(word in lower + description for word in ("dir", "folder"))
+        return f"/work/repo/{_pick('folders', rng)}/{noun}" if folder else _path(frame, rng)
+    if "ignore" in lower or "exclude" in lower:
+        return f"{noun}/**"
     if "command" in lower or lower in ("cmd", "script"):
         return _command(frame, rng)
     if "glob" in lower or "include" in lower:
