@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -66,7 +66,7 @@ def normal_quantile(confidence: float) -> float:
     """z of a two-sided interval: 1.96 for 0.95."""
     if not 0.0 < confidence < 1.0:
         raise ValueError("a confidence lies between 0 and 1")
-    return float(stats.norm.ppf(0.5 + confidence / 2))
+    return float(special.ndtri(0.5 + confidence / 2))
 
 
 def wilson(share: float, n: float, z: float) -> tuple[float, float]:
@@ -136,7 +136,7 @@ def _grouped_size(x: Floats, codes: NDArray[Any], confidence: float) -> float:
     kurtosis = groups * float(squares @ squares) / float(squares.sum()) ** 2
     freedom = min(groups - 1.0, 2 * groups / (kurtosis - 1)) if kurtosis > 1 else groups - 1.0
     z = normal_quantile(confidence)
-    t = float(stats.t.ppf(0.5 + confidence / 2, freedom))
+    t = float(special.stdtrit(freedom, 0.5 + confidence / 2))
     return p * (1 - p) / variance * (z / t) ** 2
 
 
