@@ -73,6 +73,12 @@ def record(number: int = 0, **changes: Any) -> Record:
     return msgspec.structs.replace(base, **changes)
 
 
+def failure(number: int, **changes: Any) -> Record:
+    """A request of the window that got no answer in time."""
+    base = record(number, phase="window", outcome="failed", error_class="timeout", speed_tps=None, ttft_s=None)
+    return msgspec.structs.replace(base, **changes)
+
+
 def health(status: str = "ok", *reasons: str) -> Health:
     return Health(
         status=status,

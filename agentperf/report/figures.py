@@ -4,24 +4,25 @@ Figures are made without pyplot, so nothing global changes. What is drawn carrie
 `mark-<probe>`), by which it is found again in the axes and in the SVG.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import isfinite, log2
+from math import dist, log2
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from agentperf.report import style
-from agentperf.report.points import Curve, Point, is_power, tick_levels
+from agentperf.report.points import Curve, Point, is_power, spread, tick_levels
 
 FORMATS: Final = ("png", "svg")
-_MARGINS: Final = {"left": 0.085, "bottom": 0.085}
+Look = dict[str, Any]
+LEFT: Final = 0.078
 LOG_FROM: Final = 12.0
 """From this ratio of largest to smallest TTFT on, its axis is logarithmic."""
 
@@ -52,71 +53,67 @@ def scaling_figure(curve: Curve) -> Figure:
     with styled():
         figure = Figure(figsize=(9.6, 6.8))
         FigureCanvasAgg(figure)
-        speed, ttft = figure.subplots(
-            2,
-            1,
-            sharex=True,
-            gridspec_kw={
-                "height_ratios": (3, 2),
-                "hspace": 0.13,
-                "left": 0.085,
-                "right": 0.9,
-                "top": 0.845,
-                "bottom": 0.085,
-            },
-        )
-        _heading(figure, curve)
+        grid = {"height_ratios": (3, 2), "hspace": 0.13, "left": LEFT, "right": 0.945, "top": 0.845, "bottom": 0.105}
+        speed, ttft = figure.subplots(2, 1, sharex=True, gridspec_kw=grid)
+        _heading(figure, curve, curve.title, curve.remark)
         _agents_axis(ttft, curve)
         _bracket(speed, ttft, curve)
         _speed_panel(speed, curve)
         _ttft_panel(ttft, curve)
+        _legend(figure, curve)
+        figure.align_ylabels([speed, ttft])
         return figure
 
 
 def throughput_figure(curve: Curve) -> Figure:
     """Output throughput, and the total where it is known, against p25 speed; labels are agents."""
-    panels = [("output_tps", "output tok/s")]
+    panels = [("output_tps", "output, tok/s")]
     if curve.series("total_tps")[1]:
-        panels.append(("total_tps", "total tok/s (output + uncached + cached input)"))
+        panels.append(("total_tps", "output + uncached input + cached input, tok/s"))
     with styled():
         figure = Figure(figsize=(9.6 if len(panels) > 1 else 6.8, 5.2))
         FigureCanvasAgg(figure)
-        axes = figure.subplots(
-            1,
-            len(panels),
-            squeeze=False,
-            gridspec_kw={"wspace": 0.24, "left": 0.085, "right": 0.975, "top": 0.78, "bottom": 0.115},
-        )[0]
-        _heading(figure, curve, "Throughput against the speed of each agent", top=0.955)
+        grid = {"wspace": 0.19, "left": LEFT, "right": 0.972, "top": 0.77, "bottom": 0.155}
+        axes = figure.subplots(1, len(panels), squeeze=False, gridspec_kw=grid)[0]
+        _heading(figure, curve, "Throughput against the speed of each agent", "numbers are concurrent agents")
         for ax, (name, label) in zip(axes, panels, strict=True):
-            _pareto_panel(ax, curve, name, label)
+            _throughput_panel(ax, curve, name, label)
+        _legend(figure, curve)
         return figure
 
 
-def _heading(figure: Figure, curve: Curve, title: str | None = None, top: float = 0.965) -> None:
-    left = 0.085
-    height = figure.get_figheight()
-    figure.text(left, top, title or curve.title, size=15, weight="bold", va="top", gid="title")
-    subtitle = curve.subtitle if title is None else f"{curve.title} · {curve.subtitle}"
-    figure.text(left, top - 0.34 / height, subtitle, size=9.5, color=style.QUIET, va="top", gid="subtitle")
+def _heading(figure: Figure, curve: Curve, title: str, remark: str) -> None:
+    inch = 1 / figure.get_figheight()
+    top = 1 - 0.24 * inch
+    size = min(15.5, 15.5 * 68 * figure.get_figwidth() / 9.6 / max(len(title), 1))
+    figure.text(LEFT, top, title, size=size, weight="bold", va="top", gid="title")
+    subtitle = " · ".join(part for part in (remark, curve.subtitle) if part)
+    size = min(9.5, 9.5 * 120 * figure.get_figwidth() / 9.6 / max(len(subtitle), 1))
+    figure.text(LEFT, top - 0.33 * inch, subtitle, size=size, color=style.QUIET, va="top", gid="subtitle")
     if curve.simulated:
-        figure.text(
-            0.975,
-            top,
-            "SIMULATED",
-            size=9,
-            weight="bold",
-            color=style.LIMIT,
-            ha="right",
-            va="top",
-            gid="simulated",
-            bbox={"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.LIMIT, "linewidth": 1.2},
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.LIMIT, "linewidth": 1.2}
+        look: Look = {"size": 9, "weight": "bold", "color": style.LIMIT, "ha": "right", "va": "top"}
+        figure.text(0.972, top, "SIMULATED", gid="simulated", bbox=box, **look)
+
+
+def _legend(figure: Figure, curve: Curve) -> None:
+    """What the marks mean, below the axes where nothing can lie under it."""
+    present = [s for s in style.STATUS_WORDS if any(p.status == s for p in curve.points)]
+    handles = [Line2D([], [], linestyle="none", label=style.STATUS_WORDS[s], **_mark_look(s)) for s in present]
+    if handles:
+        figure.legend(
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(LEFT - 0.012, 0.004),
+            ncols=len(handles),
+            handletextpad=0.1,
+            columnspacing=1.4,
         )
 
 
 def _agents_axis(ax: Axes, curve: Curve) -> None:
     levels = curve.levels
-    ax.set_xlabel("concurrent agents")
+    ax.set_xlabel("concurrent agents", loc="right")
     if not levels:
         return
     ax.set_xscale("log", base=2)
@@ -137,19 +134,18 @@ def _bracket(speed: Axes, ttft: Axes, curve: Curve) -> None:
             ax.axvspan(low, high, color=style.BRACKET, alpha=0.42, linewidth=0, zorder=0, gid="bracket")
         for edge in (e for e in (low, high) if e is not None):
             ax.axvline(edge, color=style.BRACKET, linewidth=1.4, zorder=0.5, gid=f"bracket-{edge}")
-    if low is None and high is None:
+    parts = [f"passes at {low}"] * (low is not None) + [f"fails at {high}"] * (high is not None)
+    if not parts:
         return
-    if low is not None and high is not None:
-        text, at = f"capacity {low}, below {high}", (low * high) ** 0.5
-    else:
-        text, at = (f"{low} and above" if high is None else f"below {high}"), float(low or high or 1)
+    at = ((low or high or 1) * (high or low or 1)) ** 0.5
+    place = float(speed.transAxes.inverted().transform(speed.transData.transform((at, 0.0)))[0])
     speed.annotate(
-        text,
+        ", ".join(parts),
         (at, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(0, 5),
         textcoords="offset points",
-        ha="center",
+        ha="left" if place < 0.12 else "right" if place > 0.88 else "center",
         size=9.5,
         weight="bold",
         color="#7a5a00",
@@ -160,49 +156,29 @@ def _bracket(speed: Axes, ttft: Axes, curve: Curve) -> None:
 
 def _speed_panel(ax: Axes, curve: Curve) -> None:
     ax.set_ylabel("output speed, tok/s per agent")
-    band_levels = [p for p in curve.series("speed_p10")[0] if p in curve.series("speed_p50")[0]]
     low = dict(zip(*curve.series("speed_p10"), strict=True))
     high = dict(zip(*curve.series("speed_p50"), strict=True))
-    if band_levels:
-        ax.fill_between(
-            band_levels,
-            [low[n] for n in band_levels],
-            [high[n] for n in band_levels],
-            color=style.BAND,
-            alpha=0.45,
-            linewidth=0,
-            gid="band",
-        )
+    both = [n for n in low if n in high]
+    if both:
+        edges = [low[n] for n in both], [high[n] for n in both]
+        ax.fill_between(both, *edges, color=style.BAND, alpha=0.45, linewidth=0, gid="band")
     for name, width, gid in (("speed_p10", 0.9, "p10"), ("speed_p50", 0.9, "p50"), ("speed_p25", 2.2, "p25")):
         ax.plot(*curve.series(name), color=style.SPEED, linewidth=width, alpha=1 if gid == "p25" else 0.55, gid=gid)
-    _end_labels(ax, curve, (("speed_p50", "p50"), ("speed_p25", "p25"), ("speed_p10", "p10")), style.SPEED)
     _marks(ax, curve.points, "level", "speed_p25")
-    top = max([v for n in ("speed_p25", "speed_p50") for v in curve.series(n)[1]], default=1.0)
-    top = max([top, *(limit for _, limit in curve.speed_limits)])
-    ax.set_ylim(0, top * 1.12)
+    seen = [v for name in ("speed_p25", "speed_p50") for v in curve.series(name)[1]]
+    seen += [p.speed_p25 for p in curve.points if p.speed_p25 is not None]
+    ax.set_ylim(0, max([*seen, *(limit for _, limit in curve.speed_limits)], default=1.0) * 1.12 or 1.0)
     ax.yaxis.set_major_locator(MaxNLocator(6))
-    _limit_lines(ax, curve.speed_limits, ">=", lambda v: f"{v:g} tok/s", "speed-limit")
-    _legend(ax, curve)
+    _limit_lines(ax, curve.speed_limits, "≥", "tok/s", "speed-limit")
+    _end_labels(ax, curve, (("speed_p50", "p50"), ("speed_p25", "p25"), ("speed_p10", "p10")), style.SPEED)
 
 
 def _ttft_panel(ax: Axes, curve: Curve) -> None:
-    ax.set_ylabel("time to first token")
-    for name, color, line, gid in (
-        ("ttft_p50", style.TTFT_P50, "-", "ttft_p50"),
-        ("ttft_p95", style.TTFT_P95, "--", "ttft_p95"),
-    ):
-        ax.plot(
-            *curve.series(name),
-            color=color,
-            linewidth=1.9,
-            linestyle=line,
-            marker="o",
-            markersize=4,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            gid=gid,
-        )
-    values = [v for n in ("ttft_p50", "ttft_p95") for v in curve.series(n)[1] if v > 0]
+    ax.set_ylabel("time to first token, s")
+    look: Look = {"linewidth": 1.9, "marker": "o", "markersize": 4, "markeredgecolor": "white", "markeredgewidth": 0.6}
+    ax.plot(*curve.series("ttft_p50"), color=style.TTFT_P50, gid="ttft_p50", **look)
+    ax.plot(*curve.series("ttft_p95"), color=style.TTFT_P95, linestyle="--", gid="ttft_p95", **look)
+    values = [v for name in ("ttft_p50", "ttft_p95") for v in curve.series(name)[1] if v > 0]
     everything = values + [limit for _, limit in curve.ttft_limits]
     if values and max(everything) / min(values) >= LOG_FROM:
         ax.set_yscale("log")
@@ -210,54 +186,36 @@ def _ttft_panel(ax: Axes, curve: Curve) -> None:
         ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=12))
         ax.yaxis.set_minor_locator(NullLocator())
     elif everything:
-        ax.set_ylim(0, max(everything) * 1.16)
-        ax.yaxis.set_major_locator(MaxNLocator(5))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: _tick(v)))
+        ax.set_ylim(0, max(everything) * 1.18)
+        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    _limit_lines(ax, curve.ttft_limits, "≤", "s", "ttft-limit")
     _end_labels(ax, curve, (("ttft_p95", "p95"), ("ttft_p50", "p50")), style.TTFT_P95)
-    _limit_lines(ax, curve.ttft_limits, "<=", duration_short, "ttft-limit")
-    for point in curve.points:
-        if point.ttft_beyond and point.trusted:
-            ax.plot(
-                [point.level],
-                [1.0],
-                transform=ax.get_xaxis_transform(),
-                marker="^",
-                markersize=8,
-                color=style.TTFT_P95,
-                clip_on=False,
-                linestyle="none",
-                gid=f"beyond-{point.probe}",
-            )
-    if any(p.ttft_beyond and p.trusted for p in curve.points):
-        ax.text(
-            0.004, 0.94, "▲ p95 among failed requests", transform=ax.transAxes, size=9, va="top", color=style.TTFT_P95
-        )
+    _beyond(ax, curve)
 
 
-def _tick(value: float) -> str:
-    if value == 0:
-        return "0"
-    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
-
-
-def duration_short(value: float) -> str:
-    """A limit as it was given: `5 s`, `250 ms`."""
-    return _tick(round(value, 6))
+def _beyond(ax: Axes, curve: Curve) -> None:
+    """Levels whose p95 lies among failed requests have no finite value: a mark at the upper edge stands for it."""
+    points = [p for p in curve.points if p.ttft_beyond and p.trusted]
+    look: Look = {"marker": "^", "markersize": 8, "color": style.TTFT_P95, "linestyle": "none", "clip_on": False}
+    for point in points:
+        ax.plot([point.level], [1.0], transform=ax.get_xaxis_transform(), gid=f"beyond-{point.probe}", **look)
+    if points:
+        text = "▲ p95 lies among failed requests"
+        ax.text(0.5, 1.02, text, transform=ax.transAxes, size=9, ha="center", va="bottom", color=style.TTFT_P95)
 
 
 def _end_labels(ax: Axes, curve: Curve, names: tuple[tuple[str, str], ...], color: str) -> None:
-    """Name the lines at their right end, pushed apart where they meet."""
-    ends = [
-        (levels[-1], values[-1], text)
-        for n, text in names
-        if (s := curve.series(n)) and (levels := s[0]) and (values := s[1])
-    ]
-    for rank, (level, value, text) in enumerate(ends):
-        shift = (len(ends) - 1) / 2 - rank
+    """Name the lines right of the axes, pushed apart where they meet. The limits of the axes must be final."""
+    ends = [(levels[-1], values[-1], text) for n, text in names for levels, values in [curve.series(n)] if levels]
+    point = ax.figure.dpi / 72
+    heights = [float(ax.transData.transform((level, value))[1]) / point for level, value, _ in ends]
+    for (_, value, text), height, place in zip(ends, heights, spread(heights, 10.5), strict=True):
         ax.annotate(
             text,
-            (level, value),
-            xytext=(12, shift * 7.5),
+            (1.0, value),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, place - height),
             textcoords="offset points",
             va="center",
             size=9,
@@ -267,13 +225,12 @@ def _end_labels(ax: Axes, curve: Curve, names: tuple[tuple[str, str], ...], colo
         )
 
 
-def _limit_lines(ax: Axes, limits: tuple[tuple[str, float], ...], sign: str, show: Any, gid: str) -> None:
-    signs = {">=": "≥", "<=": "≤"}
+def _limit_lines(ax: Axes, limits: tuple[tuple[str, float], ...], sign: str, unit: str, gid: str) -> None:
     for name, limit in limits:
-        ax.axhline(limit, color=style.LIMIT, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1.5, gid=f"{gid}-{name}")
+        ax.axhline(limit, color=style.LIMIT, linewidth=1.3, linestyle=style.LIMIT_DASH, zorder=1.5, gid=f"{gid}-{name}")
         ax.annotate(
-            f"{name} {signs[sign]} {show(limit)}",
-            (0.004, limit),
+            f"SLO: {name} {sign} {limit:g} {unit}",
+            (0.006, limit),
             xycoords=("axes fraction", "data"),
             xytext=(0, 3),
             textcoords="offset points",
@@ -282,84 +239,96 @@ def _limit_lines(ax: Axes, limits: tuple[tuple[str, float], ...], sign: str, sho
         )
 
 
+def _mark_look(status: str | None) -> dict[str, Any]:
+    look = style.STATUS_STYLE[status or "none"]
+    return {**look, "markeredgewidth": 1.0 if look["markeredgecolor"] == "white" else 1.6}
+
+
 def _marks(ax: Axes, points: tuple[Point, ...], x: str, y: str) -> None:
     for point in points:
         px, py = getattr(point, x), getattr(point, y)
-        if px is None or py is None or not isfinite(py):
-            continue
-        look = style.STATUS_STYLE[point.status or "none"]
-        edge = 1.0 if look["markeredgecolor"] == "white" else 1.6
-        ax.plot(
-            [px],
-            [py],
-            linestyle="none",
-            markeredgewidth=edge,
-            zorder=5,
-            clip_on=False,
-            gid=f"mark-{point.probe}",
-            **look,
-        )
+        if px is not None and py is not None:
+            gid = f"mark-{point.probe}"
+            ax.plot([px], [py], linestyle="none", zorder=5, clip_on=False, gid=gid, **_mark_look(point.status))
 
 
-def _legend(ax: Axes, curve: Curve) -> None:
-    present = [s for s in style.STATUS_WORDS if any(p.status == s for p in curve.points)]
-    for status in present:
-        look = style.STATUS_STYLE[status]
-        edge = 1.0 if look["markeredgecolor"] == "white" else 1.6
-        ax.plot([], [], linestyle="none", markeredgewidth=edge, label=style.STATUS_WORDS[status], **look)
-    if present:
-        ax.legend(loc="upper right", ncols=1, handletextpad=0.2, borderaxespad=0.1)
-
-
-def _pareto_panel(ax: Axes, curve: Curve, name: str, label: str) -> None:
-    ax.set_xlabel("p25 output speed, tok/s per agent")
-    ax.set_ylabel(label)
+def _throughput_panel(ax: Axes, curve: Curve, name: str, label: str) -> None:
+    ax.set_title(label, loc="left", size=10.5, pad=9)
+    ax.set_xlabel("p25 speed, tok/s per agent", loc="right")
     ax.grid(visible=True, axis="both")
     speed = dict(zip(*curve.series("speed_p25"), strict=True))
     output = dict(zip(*curve.series(name), strict=True))
     levels = [n for n in curve.levels if n in speed and n in output]
     xs, ys = [speed[n] for n in levels], [output[n] for n in levels]
-    ax.plot(xs, ys, color=style.SPEED, linewidth=1.6, alpha=0.8, gid=f"line-{name}")
+    ax.plot(xs, ys, color=style.SPEED, linewidth=1.8, gid=f"line-{name}")
     _marks(ax, curve.points, "speed_p25", name)
-    if xs:
-        floor = [limit for stat, limit in curve.speed_limits if stat == "p25"]
-        ax.set_xlim(0, max([*xs, *floor]) * 1.1)
-        ax.set_ylim(0, max(ys) * 1.16)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-    for stat, limit in curve.speed_limits:
-        if stat == "p25":
-            ax.axvspan(limit, ax.get_xlim()[1], color=style.BAND, alpha=0.16, linewidth=0, zorder=0)
-            ax.axvline(limit, color=style.LIMIT, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1, gid="speed-limit-p25")
-            ax.annotate(
-                f"p25 ≥ {limit:g}",
-                (limit, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(4, -11),
-                textcoords="offset points",
-                size=9,
-                color=style.LIMIT,
-            )
+    floors = [limit for stat, limit in curve.speed_limits if stat == "p25"]
+    shown = [(p.speed_p25, getattr(p, name)) for p in curve.points]
+    known = [(x, y) for x, y in shown if x is not None and y is not None]
+    ax.set_xlim(0, max([*(x for x, _ in known), *floors], default=1.0) * 1.12 or 1.0)
+    ax.set_ylim(0, max([y for _, y in known], default=1.0) * 1.18 or 1.0)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.yaxis.set_major_locator(MaxNLocator(6))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
+    for floor in floors:
+        ax.axvspan(floor, ax.get_xlim()[1], color=style.BAND, alpha=0.16, linewidth=0, zorder=0)
+        look: Look = {"color": style.LIMIT, "linewidth": 1.3, "linestyle": style.LIMIT_DASH}
+        ax.axvline(floor, zorder=1, gid="speed-limit-p25", **look)
+        at: Look = {"xycoords": ("data", "axes fraction"), "xytext": (4, 5), "textcoords": "offset points"}
+        ax.annotate(f"SLO: p25 ≥ {floor:g}", (floor, 0.0), size=9, color=style.LIMIT, **at)
     _point_labels(ax, levels, xs, ys, (curve.largest_pass, curve.smallest_fail))
 
 
+_OFFSETS: Final = ((6, 6), (6, -15), (-14, 7), (-14, -16))
+_FAR_OFFSETS: Final = ((12, 26), (-26, 26), (12, -36), (-26, -36), (12, 42), (-26, 42))
+"""With a line to the point, for labels that must not be left out."""
+
+
 def _point_labels(ax: Axes, levels: list[int], xs: list[float], ys: list[float], first: tuple[int | None, ...]) -> None:
-    """Agents beside the points, the ends of the bracket first, none on top of another."""
-    placed: list[np.ndarray[Any, Any]] = []
-    order = sorted(range(len(levels)), key=lambda i: (levels[i] not in first, not is_power(levels[i]), levels[i]))
-    for i in order:
-        at = ax.transData.transform((xs[i], ys[i]))
-        if any(abs(at[0] - p[0]) < 26 and abs(at[1] - p[1]) < 14 for p in placed):
-            continue
-        placed.append(at)
+    """Agents beside the points, the ends of the bracket first; where no place is free, none but those."""
+    point = ax.figure.dpi / 72
+    marks = [tuple(map(float, ax.transData.transform(at) / point)) for at in zip(xs, ys, strict=True)]
+    taken: list[tuple[float, float]] = []
+    for i in sorted(range(len(levels)), key=lambda i: (levels[i] not in first, not is_power(levels[i]), levels[i])):
         bold = levels[i] in first
-        ax.annotate(
-            f"{levels[i]}",
-            (xs[i], ys[i]),
-            xytext=(7, 6),
-            textcoords="offset points",
-            size=9.5,
-            weight="bold" if bold else "normal",
-            color=style.INK if bold else style.QUIET,
-            annotation_clip=False,
-            gid=f"label-{levels[i]}",
-        )
+        others = [m for j, m in enumerate(marks) if j != i]
+        width = 6.5 * len(str(levels[i]))
+        for dx, dy in (*_OFFSETS, *(_FAR_OFFSETS if bold else ())):
+            x, y = marks[i][0] + dx + width / 2, marks[i][1] + dy + 4
+            far = (dx, dy) in _FAR_OFFSETS
+            if _is_free((x, y), width, taken, others) and (far or _is_nearest((x, y), marks[i], others)):
+                taken.append((x, y))
+                _point_label(ax, levels[i], (xs[i], ys[i]), (dx, dy), bold=bold, far=far)
+                break
+
+
+Place = tuple[float, ...]
+
+
+def _is_free(at: Place, width: float, labels: Sequence[Place], marks: Sequence[Place]) -> bool:
+    """Whether a label of this width (all in points) covers neither a label nor a mark."""
+    over_label = any(abs(at[0] - x) < width + 3 and abs(at[1] - y) < 11 for x, y in labels)
+    return not over_label and not any(abs(at[0] - x) < width / 2 + 5 and abs(at[1] - y) < 9 for x, y in marks)
+
+
+def _is_nearest(at: Place, own: Place, others: Sequence[Place]) -> bool:
+    """Whether a label there would be read as belonging to its own mark."""
+    return all(dist(at, other) > dist(at, own) for other in others)
+
+
+def _point_label(
+    ax: Axes, level: int, at: tuple[float, float], offset: tuple[int, int], *, bold: bool, far: bool
+) -> None:
+    leader = {"arrowstyle": "-", "color": style.QUIET, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 5}
+    ax.annotate(
+        f"{level}",
+        at,
+        xytext=offset,
+        textcoords="offset points",
+        size=9.5,
+        weight="bold" if bold else "normal",
+        color=style.INK if bold else style.QUIET,
+        annotation_clip=False,
+        arrowprops=leader if far else None,
+        gid=f"label-{level}",
+    )

@@ -46,6 +46,8 @@ class Curve:
     largest_pass: int | None
     smallest_fail: int | None
     title: str
+    remark: str
+    """Why the title is to be taken with care, or empty."""
     subtitle: str
     simulated: bool
 
@@ -73,8 +75,9 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
         for row in sorted(summary["levels"], key=lambda r: (r["level"], r["probe"]))
     )
     if answer is None:
-        title = "Speed by number of agents" + (f" ({words.SIMULATED})" if summary["simulated"] else "")
-        return Curve(points, None, (), (), None, None, title, words.source_line(summary), bool(summary["simulated"]))
+        title, source = "Speed by number of agents", words.source_line(summary)
+        return Curve(points, None, (), (), None, None, title, "", source, bool(summary["simulated"]))
+    sentence = words.answer_sentence(answer, summary)
     named = words.slo_named(summary, answer["slo"])
     return Curve(
         points=points,
@@ -83,14 +86,11 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
         ttft_limits=_limits(named, "ttft"),
         largest_pass=answer["largest_pass"],
         smallest_fail=answer["smallest_fail"],
-        title=_sentence_case(words.answer_sentence(answer, summary).text),
+        title=sentence.headline[:1].upper() + sentence.headline[1:],
+        remark=sentence.remark,
         subtitle=words.source_line(summary),
         simulated=bool(summary["simulated"]),
     )
-
-
-def _sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _limits(slo: Json, metric: str) -> tuple[tuple[str, float], ...]:
@@ -119,14 +119,28 @@ def is_power(level: int) -> bool:
     return level & (level - 1) == 0
 
 
-def tick_levels(levels: Sequence[int], first: Sequence[int | None], span_share: float = 0.045) -> list[int]:
+def tick_levels(levels: Sequence[int], first: Sequence[int | None]) -> list[int]:
     """Which levels get a label on a log2 axis: the `first` ones, then powers of two, then the rest, none too close."""
     if not levels:
         return []
-    gap = max(log2(levels[-1] / levels[0]), 1.0) * span_share
+    span = max(log2(levels[-1] / levels[0]), 1.0)
     order = sorted(levels, key=lambda n: (n not in first, not is_power(n), n))
     shown: list[int] = []
     for level in order:
+        # A digit takes about 1.2 % of the axis.
+        gap = span * (0.006 + 0.012 * len(str(level)))
         if all(abs(log2(level / other)) >= gap for other in shown):
             shown.append(level)
     return sorted(shown)
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Positions as near to the wanted ones as a least distance allows; their order is kept."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    placed: dict[int, float] = {}
+    last = float("-inf")
+    for i in order:
+        last = max(wanted[i], last + gap)
+        placed[i] = last
+    shift = sum(placed[i] - wanted[i] for i in order) / len(order) if order else 0.0
+    return [placed[i] - shift for i in range(len(wanted))]

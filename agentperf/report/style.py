@@ -10,6 +10,7 @@ BAND: Final = "#7fb2e5"
 TTFT_P50: Final = "#7a5195"
 TTFT_P95: Final = "#4b2e63"
 LIMIT: Final = "#b03a00"
+LIMIT_DASH: Final = (0, (5, 3))
 BRACKET: Final = "#f2c14e"
 
 STATUS_STYLE: Final[dict[str, dict[str, Any]]] = {

@@ -75,10 +75,10 @@ def _columns(summary: Json, names: Sequence[str]) -> list[Column]:
     return [
         Column("agents"),
         *verdicts,
-        Column("p25 speed tok/s" + (f" ≥\N{NO-BREAK SPACE}{floor:g}" if floor is not None else "")),
+        Column("p25 speed tok/s" + (f" ≥ {floor:g}" if floor is not None else "")),
         Column("p10 – p50 speed", drop=4),
         Column("TTFT p50", drop=3),
-        Column("TTFT p95" + (f" ≤\N{NO-BREAK SPACE}{ceiling:g}\N{NO-BREAK SPACE}s" if ceiling is not None else "")),
+        Column("TTFT p95" + (f" ≤ {ceiling:g} s" if ceiling is not None else "")),
         Column("requests = ok + failed + cut", drop=2),
         Column("plays", drop=6),
         Column("cache hit", drop=5),
@@ -171,7 +171,7 @@ def to_markdown(report: Report, figures: Sequence[tuple[str, str]] = (), facts: 
     lines: list[str] = []
     for answer in report.answers:
         lines += [f"**{answer.mark} {_md(answer.text)}** ({_md(answer.bracket)})", ""]
-        lines += [f"- SLO: {_md(answer.slo)}", *([f"- {_md(answer.evidence)}"] if answer.evidence else []), ""]
+        lines += [f"- SLO: {_md(answer.slo)}", *(f"- {_md(line)}" for line in answer.evidence), ""]
     if report.source:
         lines += [_md(report.source), ""]
     for text, name in figures:
@@ -202,19 +202,35 @@ def _md(text: str) -> str:
     return " ".join(text.split())
 
 
-def fitting(report: Report, width: int) -> list[int]:
-    """Indexes of the columns that fit a screen of this width, the least important left out. Only titles may wrap."""
-    widths = [
-        max(map(len, (*column.title.split(), *(row[i].text for row in report.rows))))
+GAP: Final = 3
+"""Characters between two columns on the screen."""
+
+
+def cell_widths(report: Report) -> list[int]:
+    """Characters that each column needs so that no cell is cut; only titles may wrap."""
+    return [
+        max(map(len, (*column.title.split(" "), *(row[i].text for row in report.rows))))
         for i, column in enumerate(report.columns)
     ]
+
+
+def fitting(report: Report, width: int) -> list[int]:
+    """Indexes of the columns that fit a screen of this width, the least important ones left out."""
+    widths = cell_widths(report)
     keep = list(range(len(report.columns)))
-    while sum(widths[i] + 2 for i in keep) > width:
+    while sum(widths[i] + GAP for i in keep) + 1 > width:
         droppable = [i for i in keep if report.columns[i].drop]
         if not droppable:
             break
         keep.remove(max(droppable, key=lambda i: (report.columns[i].drop, i)))
     return keep
+
+
+def _screen_widths(report: Report, keep: Sequence[int], width: int) -> list[int]:
+    """The width of every column: titles on one line where all of them fit so."""
+    narrow = cell_widths(report)
+    wide = [max(least, len(column.title)) for least, column in zip(narrow, report.columns, strict=True)]
+    return wide if sum(wide[i] + GAP for i in keep) + 1 <= width else narrow
 
 
 def render(report: Report, width: int) -> "list[RenderableType]":
@@ -226,13 +242,13 @@ def render(report: Report, width: int) -> "list[RenderableType]":
         line = Text().append(f"{answer.mark} {answer.text}", style=f"bold {COLOURS[answer.status]}")
         parts.append(line.append(f"  [{answer.bracket}]"))
         parts.append(Text(f"  {answer.slo}", style="dim"))
-        if answer.evidence:
-            parts.append(Text(f"  {answer.evidence}", style="dim"))
+        parts.extend(Text(f"  {line}", style="dim") for line in answer.evidence)
     if report.source:
         parts.append(Text(f"  {report.source}", style="dim"))
     if report.rows:
-        parts.extend([Text(), _rich_table(report, fitting(report, width))])
-        hidden = len(report.columns) - len(fitting(report, width))
+        keep = fitting(report, width)
+        parts.extend([Text(), _rich_table(report, keep, _screen_widths(report, keep, width))])
+        hidden = len(report.columns) - len(keep)
         if hidden:
             parts.append(Text(f"{hidden} columns do not fit this screen; report.md has them", style="dim"))
     for title, items, style in (("verdicts", report.reasons, ""), ("warnings", report.warnings, "yellow")):
@@ -242,14 +258,15 @@ def render(report: Report, width: int) -> "list[RenderableType]":
     return parts
 
 
-def _rich_table(report: Report, keep: Sequence[int]) -> "RenderableType":
+def _rich_table(report: Report, keep: Sequence[int], widths: Sequence[int]) -> "RenderableType":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     for i in keep:
-        table.add_column(Text(report.columns[i].title), justify=report.columns[i].justify, vertical="bottom")
+        column = report.columns[i]
+        table.add_column(Text(column.title), justify=column.justify, vertical="bottom", width=widths[i])
     for row in report.rows:
         table.add_row(*(Text(row[i].text, style=row[i].style, no_wrap=True) for i in keep))
     return table

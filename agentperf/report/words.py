@@ -70,16 +70,25 @@ class Sentence:
     """The answer for one SLO. `status` is one of the verdicts and gives mark and colour."""
 
     status: str
-    text: str
+    headline: str
+    remark: str
+    """Why the headline is to be taken with care, or empty."""
+    simulated: bool
     bracket: str
     slo: str
     """The SLO, spelled out."""
-    evidence: str
+    evidence: tuple[str, ...]
 
     @property
     def mark(self) -> str:
         """One sign."""
         return MARKS[self.status]
+
+    @property
+    def text(self) -> str:
+        """The whole sentence."""
+        label = f" ({SIMULATED})" if self.simulated else ""
+        return self.headline + label + (f": {self.remark}" if self.remark else "")
 
 
 def slo_named(summary: Json, name: str) -> Json:
@@ -103,10 +112,10 @@ def short_name(slo: Json) -> str:
 def answer_sentence(answer: Json, summary: Json) -> Sentence:
     """Mark, sentence, bracket and evidence of one answer."""
     slo = slo_named(summary, answer["slo"])
-    status, text = _said(answer, short_name(slo))
-    if summary["simulated"]:
-        text += f" ({SIMULATED})"
-    return Sentence(status, text, bracket(answer), spelled_out(slo), evidence(answer))
+    status, headline, remark = _said(answer, short_name(slo))
+    return Sentence(
+        status, headline, remark, bool(summary["simulated"]), bracket(answer), spelled_out(slo), evidence(answer)
+    )
 
 
 def bracket(answer: Json) -> str:
@@ -120,23 +129,24 @@ def bracket(answer: Json) -> str:
 _LIMITED: Final = ("client_limited", "rate_limited")
 
 
-def _said(answer: Json, slo: str) -> tuple[str, str]:
-    """Status and sentence. Without doubt is only a closed bracket, or a list of levels measured to its end."""
+def _said(answer: Json, slo: str) -> tuple[str, str, str]:
+    """Status, headline, remark. Without doubt is only a closed bracket, or a list of levels measured to its end."""
     low, high, reason = answer["largest_pass"], answer["smallest_fail"], answer["reason"]
     doubt = "invalid" if reason in _LIMITED else "inconclusive"
+    why = reason_words(reason)
     if low is None and high is None:
-        return doubt, f"no answer for {slo}: no level was decided ({reason_words(reason)})"
+        return doubt, f"no answer for {slo}", f"no level was decided, {why}"
     if low is None:
         if high == 1:
-            return "fail", f"not even 1 agent meets {slo}"
+            return "fail", f"not even 1 agent at {slo}", ""
         status = "fail" if reason in ("none_pass", "swept") else doubt
-        return status, f"{agents(high)} do not meet {slo}, and no level below passed"
+        return status, f"fewer than {agents(high)} at {slo}", "no level below passed, " + why
     if high is None:
         status = "pass" if reason in ("all_pass", "swept") else doubt
-        return status, f"at least {agents(low)} at {slo}: {reason_words(reason)}"
+        return status, f"at least {agents(low)} at {slo}", why
     if reason in ("found", "swept"):
-        return "pass", f"{agents(low)} at {slo}"
-    return doubt, f"{agents(low)} at {slo}, not settled: {reason_words(reason)}"
+        return "pass", f"{agents(low)} at {slo}", ""
+    return doubt, f"{agents(low)} at {slo}", f"not settled, {why}"
 
 
 def reason_words(reason: str | None) -> str:
@@ -157,8 +167,8 @@ def reason_words(reason: str | None) -> str:
     return words.get(str(reason), str(reason))
 
 
-def evidence(answer: Json) -> str:
-    """What stands behind both ends of the bracket."""
+def evidence(answer: Json) -> tuple[str, ...]:
+    """What stands behind each end of the bracket."""
     parts = []
     for word, key in (("pass", "pass_end"), ("fail", "fail_end")):
         end = answer.get(key)
@@ -170,7 +180,7 @@ def evidence(answer: Json) -> str:
         close = ", close to the limit" if end.get("close") else ""
         sizes = f"{count(end['requests'])} requests, {count(end['plays'])} plays"
         parts.append(f"{word} at {end['level']}: {probes}{split}, {sizes}{sure}{close}")
-    return "; ".join(parts)
+    return tuple(parts)
 
 
 def source_line(summary: Json) -> str:

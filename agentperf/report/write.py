@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from agentperf.errors import UsageError
-from agentperf.report.points import curve_points
+from agentperf.report.points import Curve, curve_points
 from agentperf.report.tables import Report, make_report, show, to_markdown
 from agentperf.store.files import write_atomic
 from agentperf.store.rundir import Run, read_run, slug
@@ -20,7 +20,7 @@ _TRACE_FACTS: Final = ("id", "sessions", "requests", "license", "digest")
 def report_of(run: Run) -> Report:
     """The report of a run as cells."""
     bad = run.unreadable_events
-    problems = [f"{bad} lines of the journal cannot be read and are left out"] if bad else []
+    problems = [f"unreadable lines of the journal, left out: {bad}"] if bad else []
     return make_report(run.summarised(), problems)
 
 
@@ -59,10 +59,15 @@ def _write_figures(summary: dict[str, Any], target: Path) -> tuple[list[Path], l
         curve = curve_points(summary, slo)
         stem = "scaling" if len(slos) == 1 else f"scaling-{number}-{slug(slo or '')}"
         written += save(scaling_figure(curve), target / stem)
-        pictures.append((curve.title, f"{stem}.svg"))
+        pictures.append((_alt(curve), f"{stem}.svg"))
     written += save(throughput_figure(curve_points(summary, slos[0])), target / "throughput")
     pictures.append(("Throughput against the speed of each agent", "throughput.svg"))
     return written, pictures
+
+
+def _alt(curve: Curve) -> str:
+    label = " (simulated)" if curve.simulated else ""
+    return f"Speed and time to first token by number of agents: {curve.title}{label}"
 
 
 def _facts(run: Run, summary: dict[str, Any]) -> Sequence[tuple[str, str]]:
