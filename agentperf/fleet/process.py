@@ -9,7 +9,7 @@ import sys
 
 from agentperf.clock import monotonic_ns
 from agentperf.fleet.messages import LENGTH_BYTES, Command, Job, Quit, Report, WorkerFailed, command, frame
-from agentperf.fleet.worker import serve
+from agentperf.fleet.worker import Gauges, serve
 from agentperf.wire import chat
 from agentperf.wire.client import open_caller
 
@@ -49,7 +49,8 @@ async def _main() -> None:
         async with open_caller(endpoint, path=chat.PATH, limits=limits, transport=job.target.transport) as caller:
             # The loop allocates no cycles worth collecting, and a collection would be a pause in every open stream.
             gc.disable()
-            await serve(job, caller, lambda: _read(reader), send, monotonic_ns, caller.awaiting_first_byte)
+            gauges = Gauges(caller.awaiting_first_byte, lambda: caller.open_connections)
+            await serve(job, caller, lambda: _read(reader), send, monotonic_ns, gauges)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it in one line
         line = " ".join(f"{type(error).__name__}: {error}".split())
         await send(WorkerFailed(worker=job.worker, error=line[:500]))

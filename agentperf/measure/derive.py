@@ -2,6 +2,7 @@
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,9 +20,19 @@ def seconds(start_ns: int, end_ns: int | None) -> float | None:
     return None if end_ns is None or end_ns < start_ns else (end_ns - start_ns) / 1e9
 
 
-def first_event_tokens(output_tokens: int, share: float | None) -> float:
-    """Tokens that were visible at the first stamp, estimated by their share of the visible text; at least 1."""
-    return max(1.0, output_tokens * (share or 0.0))
+def first_event_tokens(output_tokens: int, share: float | None, visible_ns: Sequence[int]) -> float:
+    """Tokens that were visible at the first stamp: their share of the visible text, within what the events allow.
+
+    An event carries at least one token. So of n tokens in E events, k of them at the first stamp, at least k and at
+    most n - (E - k) were there; where each event is one token this is k exactly, however long its word. Events that
+    outnumber the tokens say nothing, and the share alone counts (at least 1).
+    """
+    estimate = output_tokens * (share or 0.0)
+    events = len(visible_ns)
+    if 0 < events <= output_tokens:
+        at_first = bisect_right(visible_ns, visible_ns[0])
+        return float(min(max(estimate, at_first), output_tokens - events + at_first))
+    return max(1.0, estimate)
 
 
 def output_speed(
@@ -46,8 +57,13 @@ def gaps_ns(visible_ns: Sequence[int]) -> tuple[int | None, int | None]:
     """Largest and 99th percentile gap between successive visible events; n events have n - 1 gaps."""
     if len(visible_ns) < 2:
         return None, None
-    gaps = np.diff(np.asarray(visible_ns, dtype=np.int64))
-    return int(gaps.max()), int(np.percentile(gaps, 99))
+    gaps = np.diff(np.array(visible_ns, dtype=np.int64))
+    gaps.sort()
+    # numpy's "linear" by hand: np.percentile takes 0.2 ms a call, a pause in every other stream of this process.
+    rank = (len(gaps) - 1) * 0.99
+    low = int(rank)
+    below, above = int(gaps[low]), int(gaps[min(low + 1, len(gaps) - 1)])
+    return int(gaps[-1]), int(below + (above - below) * (rank - low))
 
 
 def pack_offsets(visible_ns: Sequence[int]) -> bytes | None:
@@ -77,7 +93,8 @@ def make_record(
     x, out = result.exchange, result.outcome
     ok = out.outcome == "ok"
     tokens, source = count_output(out, chars_per_token)
-    n1 = first_event_tokens(tokens, out.n1_share) if tokens is not None and out.first_visible_ns is not None else None
+    seen = tokens is not None and out.first_visible_ns is not None
+    n1 = first_event_tokens(tokens, out.n1_share, out.visible_ns) if tokens is not None and seen else None
     max_gap, p99_gap = gaps_ns(out.visible_ns)
     e2e = seconds(x.t0_ns, x.end_ns)
     return Record(
