@@ -4,6 +4,7 @@ Figures are made without pyplot, so nothing global changes. What is drawn carrie
 `mark-<probe>`), by which it is found again in the axes and in the SVG.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import dist, log2
@@ -21,7 +22,9 @@ from agentperf.report import style
 from agentperf.report.points import Curve, Point, is_power, spread, tick_levels
 
 FORMATS: Final = ("png", "svg")
+FAR_LIMIT: Final = 5.0
 Look = dict[str, Any]
+Limits = tuple[tuple[str, float], ...]
 LEFT: Final = 0.078
 LOG_FROM: Final = 12.0
 """From this ratio of largest to smallest TTFT on, its axis is logarithmic."""
@@ -179,7 +182,9 @@ def _ttft_panel(ax: Axes, curve: Curve) -> None:
     ax.plot(*curve.series("ttft_p50"), color=style.TTFT_P50, gid="ttft_p50", **look)
     ax.plot(*curve.series("ttft_p95"), color=style.TTFT_P95, linestyle="--", gid="ttft_p95", **look)
     values = [v for name in ("ttft_p50", "ttft_p95") for v in curve.series(name)[1] if v > 0]
-    everything = values + [limit for _, limit in curve.ttft_limits]
+    # A limit far above what was measured would press the curve to the floor: it is only named.
+    far = FAR_LIMIT * max(values, default=math.inf)
+    everything = values + [limit for _, limit in curve.ttft_limits if limit <= far]
     if values and max(everything) / min(values) >= LOG_FROM:
         ax.set_yscale("log")
         ax.set_ylim(min(values) / 1.6, max(everything) * 1.9)
@@ -189,7 +194,7 @@ def _ttft_panel(ax: Axes, curve: Curve) -> None:
         ax.set_ylim(0, max(everything) * 1.18)
         ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    _limit_lines(ax, curve.ttft_limits, "≤", "s", "ttft-limit")
+    _limit_lines(ax, curve.ttft_limits, "≤", "s", "ttft-limit", beyond=far)
     _end_labels(ax, curve, (("ttft_p95", "p95"), ("ttft_p50", "p50")), style.TTFT_P95)
     _beyond(ax, curve)
 
@@ -225,18 +230,19 @@ def _end_labels(ax: Axes, curve: Curve, names: tuple[tuple[str, str], ...], colo
         )
 
 
-def _limit_lines(ax: Axes, limits: tuple[tuple[str, float], ...], sign: str, unit: str, gid: str) -> None:
+def _limit_lines(ax: Axes, limits: Limits, sign: str, unit: str, gid: str, *, beyond: float = math.inf) -> None:
+    """A dashed line for each limit; one above `beyond` is out of view and named at the upper edge."""
+    look: Look = {"textcoords": "offset points", "size": 9, "color": style.LIMIT}
+    unseen = []
     for name, limit in limits:
         ax.axhline(limit, color=style.LIMIT, linewidth=1.3, linestyle=style.LIMIT_DASH, zorder=1.5, gid=f"{gid}-{name}")
-        ax.annotate(
-            f"SLO: {name} {sign} {limit:g} {unit}",
-            (0.006, limit),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            size=9,
-            color=style.LIMIT,
-        )
+        text = f"SLO: {name} {sign} {limit:g} {unit}"
+        if limit > beyond:
+            unseen.append(f"{text}, far above")
+        else:
+            ax.annotate(text, (0.006, limit), xycoords=("axes fraction", "data"), xytext=(0, 3), **look)
+    if unseen:
+        ax.annotate("; ".join(unseen), (0.006, 1.0), xycoords="axes fraction", xytext=(0, -10), **look)
 
 
 def _mark_look(status: str | None) -> dict[str, Any]:

@@ -75,8 +75,8 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
         for row in sorted(summary["levels"], key=lambda r: (r["level"], r["probe"]))
     )
     if answer is None:
-        title, source = "Speed by number of agents", words.source_line(summary)
-        return Curve(points, None, (), (), None, None, title, "", source, bool(summary["simulated"]))
+        title = "Speed by number of agents"
+        return Curve(points, None, (), (), None, None, title, "", _subtitle(summary), bool(summary["simulated"]))
     sentence = words.answer_sentence(answer, summary)
     named = words.slo_named(summary, answer["slo"])
     return Curve(
@@ -88,9 +88,15 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
         smallest_fail=answer["smallest_fail"],
         title=sentence.headline[:1].upper() + sentence.headline[1:],
         remark=sentence.remark,
-        subtitle=words.source_line(summary),
+        subtitle=_subtitle(summary),
         simulated=bool(summary["simulated"]),
     )
+
+
+def _subtitle(summary: Json) -> str:
+    """Where the figures come from, and from how many requests."""
+    n = sum(row["started"] or 0 for row in summary["levels"])
+    return " · ".join(part for part in (words.source_line(summary), f"n = {words.count(n)} requests") if part)
 
 
 def _limits(slo: Json, metric: str) -> tuple[tuple[str, float], ...]:

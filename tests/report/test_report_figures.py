@@ -90,6 +90,17 @@ def test_marks_tell_the_verdicts_apart_by_shape() -> None:
     assert 8.0 not in _line(speed, "p25"), "a curve goes through no invalid level"
 
 
+@pytest.mark.parametrize(("ttft", "far"), [(0.05, True), (2.0, False)])
+def test_a_ttft_limit_far_above_is_named_and_does_not_flatten_the_curve(ttft: float, far: bool) -> None:
+    events = probe_events(1, 4, probe_records(1, 4, 150, n=200, ttft=ttft), ["80tps"])
+    figure = scaling_figure(curve_points(summarise_run(manifest(["80tps"]), events)))
+    low, high = figure.axes[1].get_ylim()
+    assert bool(high < 5.0) is far
+    assert low < _line(figure.axes[1], "ttft_p95")[4.0] < high
+    assert ("SLO: p95 ≤ 5 s, far above" in _texts(figure)) is far
+    assert "SLO: p95 ≤ 5 s" in _texts(figure)
+
+
 def test_throughput_against_speed_is_the_summary() -> None:
     summary = _summary()
     figure = throughput_figure(curve_points(summary))
@@ -121,7 +132,7 @@ def test_titles_and_the_simulated_label() -> None:
         for figure in (scaling_figure(curve), throughput_figure(curve)):
             assert ("SIMULATED" in _texts(figure)) is simulated
             assert ("(simulated)" in _texts(figure)) is simulated
-            assert "glm-5.3 · trace set coding-v1" in _texts(figure)
+            assert "glm-5.3 · trace set coding-v1 · n = 1,176 requests" in _texts(figure)
     assert "16 agents at 80tps" in _texts(scaling_figure(curve))
     assert "passes at 16, fails at 20" in _texts(scaling_figure(curve))
 

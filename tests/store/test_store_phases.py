@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_journals import record
 
+from agentperf.run.probe import INTERRUPTED
+from agentperf.store.phases import INTERRUPTED as STORED
 from agentperf.store.phases import PHASES, Window, phase_codes, phase_of, windows_of, with_phases
 from agentperf.store.schema import to_batch, to_records
 
@@ -59,6 +61,7 @@ def test_what_an_interruption_cut_off_is_named_so() -> None:
     ]
     table = pa.Table.from_batches([to_batch(rows)])
     named = with_phases(table, windows_of(_events(interrupted=True)))
+    assert STORED == INTERRUPTED
     assert named.column("error_class").to_pylist() == ["interrupted", "timeout", None, "cut_off"]
     same = with_phases(table, windows_of(_events(interrupted=False)))
     assert same.column("error_class").to_pylist() == ["cut_off", "timeout", None, "cut_off"]
