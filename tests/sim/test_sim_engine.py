@@ -143,6 +143,18 @@ def test_preemption_when_the_pool_is_full() -> None:
     assert max(b - a for a, b in pairwise(stamps)) < 0.1  # the older one is not thrown out
 
 
+def test_a_preempted_job_comes_back_before_later_ones() -> None:
+    """Two jobs outgrow the pool while a third, too large for what is left, waits behind them."""
+    engine = Engine(plain(context_tokens=512, kv_pool_tokens=640, max_step_tokens=512))
+    old, new = (engine.submit(request(name, 200, 200), 0.0) for name in ("old", "new"))
+    late = engine.submit(request("late", 240, 100), 0.1)
+    drain(engine)
+    assert engine.counters.preemptions == 1
+    # `late` would fit beside `old` once `new` was thrown out, but `new` came first.
+    assert (late.admitted_s or 0) >= (old.last_s or 0)
+    assert (new.last_s or 0) > (old.last_s or 0)
+
+
 def test_tokens_per_event() -> None:
     engine = Engine(plain(tokens_per_event=4))
     job = engine.submit(request("a", 10, 11), 0.0)
@@ -280,6 +292,13 @@ def _play_out(profile: Profile, load: list[tuple[int, int, float, int, bool]], s
                 assert job.cached_tokens < job.request.prompt_tokens
         assert engine.pool.resident <= engine.pool.capacity
         assert engine.gauges().running <= profile.max_running
+        running = [job for job in jobs if job.state in ("prefill", "decode")]
+        assert engine.pool.private == sum(job.private for job in running)
+        decoding = [job for job in running if job.state == "decode"]
+        assert engine._kv_tokens == sum(job.request.prompt_tokens + job.generated for job in decoding)
+        # Blocks are there before they are written to: after a step, all of its tokens but the newest of each job.
+        assert all(job.room >= job.request.prompt_tokens + job.generated + job.gain - 1 for job in decoding)
+        assert all(job.room == (len(job.pinned) + job.private) * block for job in running)
         assert 0 <= engine.gauges().kv_usage <= 1
         if result is not None:
             assert result.end_s > result.start_s
