@@ -149,7 +149,7 @@ def test_a_preempted_job_comes_back_before_later_ones() -> None:
     old, new = (engine.submit(request(name, 200, 200), 0.0) for name in ("old", "new"))
     late = engine.submit(request("late", 240, 100), 0.1)
     drain(engine)
-    assert engine.counters.preemptions == 1
+    assert engine.counters.preemptions >= 1
     # `late` would fit beside `old` once `new` was thrown out, but `new` came first.
     assert (late.admitted_s or 0) >= (old.last_s or 0)
     assert (new.last_s or 0) > (old.last_s or 0)
