@@ -1,0 +1,203 @@
+"""The truth server of the accuracy benchmark: compiled, run on a core of its own, and its log read back.
+
+It is a C program that is no part of this repository (see README.md here): a paced OpenAI-compatible stream server which
+logs, per request, when it handed the first and the last token to its socket, by the clock that clients stamp with.
+"""
+
+import contextlib
+import csv
+import os
+import selectors
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+VARIABLE = "AGENTPERF_TRUTHSERVER"
+"""Environment variable with the path of the server's source (`.c`) or binary."""
+
+START_S = 10.0
+
+
+class TruthServerError(Exception):
+    """The truth server cannot be found, compiled or started; one line with the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruthRow:
+    """One request as the server saw it; stamps are ns of CLOCK_MONOTONIC, 0 where the moment never came."""
+
+    id: str
+    outcome: str
+    t_head: int
+    t_recv: int
+    """The request was fully received."""
+    t_first: int
+    """The first token was handed to the socket."""
+    t_last: int
+    """The last token was handed to the socket."""
+    t_done: int
+    s_first: int
+    """The deadline that `t_first` should have met; the difference is the server's own lateness."""
+    s_last: int
+    tokens: int
+
+    @property
+    def speed_tps(self) -> float | None:
+        """(tokens - 1) / (t_last - t_first) in tok/s; None for a reply that was not complete or had one token."""
+        if self.outcome != "ok" or self.tokens < 2 or self.t_last <= self.t_first:
+            return None
+        return (self.tokens - 1) * 1e9 / (self.t_last - self.t_first)
+
+
+@dataclass(frozen=True, slots=True)
+class TruthServer:
+    """A running truth server; `log` is whole only after it has ended."""
+
+    port: int
+    pid: int
+    log: Path
+
+    @property
+    def base_url(self) -> str:
+        """Base URL of its API."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def cpu_s(self) -> float:
+        """CPU time that it has used; 0 where the system does not tell."""
+        return cpu_of(self.pid)
+
+
+def find(given: str | None) -> Path:
+    """The path given on the command line, else by the environment variable. TruthServerError when there is none."""
+    text = given or os.environ.get(VARIABLE)
+    if not text:
+        raise TruthServerError(f"no truth server: pass --server PATH, or set {VARIABLE}, to its C source or binary")
+    path = Path(text)
+    if not path.is_file():
+        raise TruthServerError(f"the truth server {path} does not exist")
+    return path
+
+
+def build(source: Path, folder: Path) -> Path:
+    """An executable: `source` itself unless it is a `.c` file, which is compiled into `folder`."""
+    if source.suffix != ".c":
+        return source.resolve()
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise TruthServerError("no C compiler: install one that answers to cc, or pass a binary to --server")
+    binary = folder / "truthserver"
+    command = [compiler, "-O2", "-o", str(binary), str(source), "-lm"]
+    made = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+    if made.returncode != 0:
+        raise TruthServerError(f"cc does not compile {source.name}: {made.stderr.strip()[:300]}")
+    return binary
+
+
+@contextlib.contextmanager
+def truth_server(
+    binary: Path, log: Path, *, ttft_ms: float, tps: float, tokens: int, core: int | None, lifetime_s: float
+) -> Iterator[TruthServer]:
+    """Run the server on `core` until the context ends, and in no case longer than `lifetime_s`."""
+    options = {"port": 0, "ttft-ms": ttft_ms, "tps": tps, "tokens": tokens, "log": log, "exit-after": lifetime_s}
+    command = [str(binary), *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
+            yield TruthServer(_port_of(process), process.pid, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _port_of(process: "subprocess.Popen[bytes]") -> int:
+    """The port out of its first line, `listening on HOST:PORT pid N`."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        line = process.stdout.readline().decode() if selector.select(START_S) else ""
+    words = line.split()
+    if not line.startswith("listening on ") or ":" not in words[2]:
+        raise TruthServerError(f"the truth server does not start: {line.strip() or 'it says nothing'}")
+    return int(words[2].rpartition(":")[2])
+
+
+def read_log(path: Path) -> dict[str, TruthRow]:
+    """Rows by request id. ValueError for an id that occurs twice: the join would be ambiguous."""
+    rows: dict[str, TruthRow] = {}
+    names = [f.name for f in fields(TruthRow)]
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            values = {n: line[n] if n in ("id", "outcome") else int(line[n]) for n in names}
+            row = TruthRow(**values)  # type: ignore[arg-type]
+            if row.id in rows:
+                raise ValueError(f"the server's log has the request {row.id} twice")
+            rows[row.id] = row
+    return rows
+
+
+# -- cores and CPU time
+
+
+def two_cores() -> tuple[int | None, int | None]:
+    """(core of the client, core of the server), two different ones; (None, None) where there are not two."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None, None
+    cores = sorted(os.sched_getaffinity(0))
+    return (cores[0], cores[-1]) if len(cores) > 1 else (None, None)
+
+
+@contextlib.contextmanager
+def children_on(core: int | None) -> Iterator[None]:
+    """Children started inside stay on `core`; this process itself may go anywhere again afterwards."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cpu_of(pid: int) -> float:
+    """CPU time of a process in s, 0.0 where /proc does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    # The name in parentheses may hold spaces; utime and stime are the 12th and 13th fields behind it.
+    after = text.rpartition(")")[2].split()
+    return (int(after[11]) + int(after[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu_s() -> float | None:
+    """CPU time that all processes of the machine have used since boot, in s; None where /proc does not tell."""
+    try:
+        first = Path("/proc/stat").read_text().partition("\n")[0].split()[1:]
+    except OSError:
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(v) for v in first[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class OtherWork:
+    """How many cores the rest of the machine used, on average, since `start`."""
+
+    def __init__(self) -> None:
+        self._machine = machine_cpu_s()
+        self._began = time.monotonic()
+
+    def cores(self, own_cpu_s: Sequence[float]) -> float | None:
+        """CPU time of the machine less that of our own processes, over wall time; None where it is not known."""
+        now = machine_cpu_s()
+        if now is None or self._machine is None:
+            return None
+        return max(0.0, now - self._machine - sum(own_cpu_s)) / (time.monotonic() - self._began)
