@@ -54,7 +54,7 @@ class Line:
         content = self.message.get("content")
         if isinstance(content, str):
             return [{"type": "text", "text": content}]
-        return [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+        return typed_blocks(content)
 
     def flag(self, name: str) -> bool:
         """A boolean field of the line."""
@@ -172,6 +172,12 @@ class Round:
                 if block.get("type") == "tool_use" and isinstance(id_, str) and id_ not in seen:
                     seen.add(id_)
                     yield block, line
+
+
+def typed_blocks(content: Any) -> list[dict[str, Any]]:
+    """The blocks of a content list; one whose type is no text gets the type `?`."""
+    blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+    return [b if isinstance(b.get("type"), str) else {**b, "type": "?"} for b in blocks]
 
 
 def _usage(line: Line) -> dict[str, Any]:

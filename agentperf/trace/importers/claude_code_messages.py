@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentperf.trace.importers.claude_code_lines import Line, Round, text_of
+from agentperf.trace.importers.claude_code_lines import Line, Round, text_of, typed_blocks
 from agentperf.trace.importers.result import ImportReport
 from agentperf.trace.model import Message
 
@@ -145,7 +145,7 @@ def _result_blocks(block: dict[str, Any]) -> list[dict[str, Any]]:
     content = block.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+    return typed_blocks(content)
 
 
 def _content(blocks: list[dict[str, Any]], report: ImportReport) -> str | list[dict[str, Any]]:

@@ -269,13 +269,18 @@ class SessionBuilder:
             text = "".join(str(b.get("text", "")) for b in line.blocks)
             if "<task-notification>" in text:
                 found += [t for agent, t in self._joins.by_notice.items() if f"<task-id>{agent}</task-id>" in text]
-        ended = [t for t in found if t.session_id not in self._joined and (not t.background or self._is_end(t, calls))]
+        ended = [t for t in found if t.session_id not in self._joined and self._is_end(t, one, calls)]
         self._joined.update(t.session_id for t in ended)
         return ended
 
-    def _is_end(self, child: Thread, calls: list[str]) -> bool:
-        """The call that started a background subagent returns at once; only later ones wait for it."""
-        return child.call_id not in calls
+    def _is_end(self, child: Thread, one: Round, calls: list[str]) -> bool:
+        """Nothing waits for a subagent that it started itself, as files with an id used twice would have it.
+
+        The call that starts a background subagent returns at once; only later ones wait for it.
+        """
+        by = child.spawned_by
+        later = by is not None and self._emitted.get(id(by), len(self._emitted)) < self._emitted[id(one)]
+        return later and not (child.background and child.call_id in calls)
 
     def _depends_on(self, after: Round | None, joins: list[Thread]) -> list[Dependency] | None:
         """None where the default says it: the request before."""

@@ -178,7 +178,7 @@ def _link(forest: Forest, report: ImportReport) -> None:
     calls = {
         block["id"]: Call(thread, one, block, line)
         for thread in reversed(forest.threads)
-        for one in thread.emitted
+        for one in reversed(thread.emitted)
         for block, line in one.tool_lines()
     }
     agents = {t.agent_id: t for t in reversed(forest.threads) if t.agent_id is not None}
@@ -266,7 +266,9 @@ def _by_prompt(forest: Forest, calls: dict[str, Call], known: dict[str, str]) ->
     found = {}
     for id_, call in calls.items():
         given = call.block.get("input")
-        prompt = given.get("prompt") if call.block.get("name") in _SPAWNING_TOOLS and isinstance(given, dict) else None
+        prompt = given.get("prompt") if isinstance(given, dict) else None
+        if text_of(call.block.get("name")) not in _SPAWNING_TOOLS:
+            continue
         if isinstance(prompt, str) and prompt in prompts:
             found[id_] = prompts[prompt]
     return found
@@ -290,7 +292,7 @@ def _find_waits(forest: Forest, calls: dict[str, Call]) -> None:
     background = {(id(t.parent), t.agent_id): t for t in forest.threads if t.background and t.parent}
     for id_, call in calls.items():
         given = call.block.get("input")
-        if call.block.get("name") not in _WAITING_TOOLS or not isinstance(given, dict):
+        if text_of(call.block.get("name")) not in _WAITING_TOOLS or not isinstance(given, dict):
             continue
         agent = next((a for n in ("task_id", "agentId", "agent_id") if (a := text_of(given.get(n)))), None)
         child = background.get((id(call.thread), agent))

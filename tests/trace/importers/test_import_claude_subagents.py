@@ -158,7 +158,7 @@ def test_parallel_subagents_and_one_inside_another(tmp_path: Path) -> None:
         child.answer(start + 20 if not inner else 39, f"{agent}-1", text("ok"), prompt=(3, 10, 9_000))
         child.write(tmp_path / "s1" / "subagents" / f"agent-{agent}.jsonl")
     sessions = {s.session.session_id: s for s in imported(path).trace_set.sessions}
-    assert list(sessions)[0] == "s1"
+    assert next(iter(sessions)) == "s1"
     assert {n: s.session.parent_session_id for n, s in sessions.items()} == {
         "s1": None,
         "s1/a1": "s1",
@@ -273,3 +273,15 @@ def test_an_agent_that_claims_to_have_started_itself_ends_nowhere(tmp_path: Path
     main.write(tmp_path / "p" / "s1.jsonl")
     child.write(tmp_path / "p" / "agent-abc1234.jsonl")
     assert [s.session.parent_session_id for s in imported(tmp_path / "p").trace_set.sessions] == [None, "s1"]
+
+
+def test_an_id_that_two_calls_share_names_the_first_and_nothing_waits_for_itself(tmp_path: Path) -> None:
+    talk = main_talk(DONE)
+    again = talk.lines[2]["message"] | {"id": "m2"}
+    talk.lines.insert(5, talk.lines[2] | {"uuid": "again", "message": again, "timestamp": talk.lines[5]["timestamp"]})
+    path = talk.write(tmp_path / "s1.jsonl")
+    agent_talk().write(tmp_path / "s1" / "subagents" / "agent-abc1234.jsonl")
+    main, child = imported(path).trace_set.sessions
+    assert child.session.spawn is not None
+    assert child.session.spawn.by_request_id == "s1:0"
+    assert len(main.requests[1].depends_on or ()) == 2
