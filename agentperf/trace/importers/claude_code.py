@@ -126,8 +126,10 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, str]]:
         found.setdefault(path.resolve(), path.name)
         for file in sorted((path.parent / path.stem / "subagents").rglob("agent-*.jsonl")):
             found.setdefault(file.resolve(), file.relative_to(path.parent).as_posix())
-        for file in sorted(path.parent.glob("agent-*.jsonl")):  # where older versions put them
-            if file.stem.removeprefix("agent-").encode() in read_bytes(path):
+        beside = sorted(path.parent.glob("agent-*.jsonl"))  # where older versions put them
+        text = read_bytes(path) if beside else b""
+        for file in beside:
+            if file.stem.removeprefix("agent-").encode() in text:
                 found.setdefault(file.resolve(), file.name)
     return [(file, name) for file, name in found.items() if file.is_file()]
 
