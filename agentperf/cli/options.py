@@ -124,8 +124,11 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
         raise UsageError("--start must lie between 1 and --max-agents")
     window = WindowSettings(
         warmup_max_s=seconds("--warmup-max", given["warmup_max"]),
+        window_min_s=seconds("--window-min", given["window_min"]),
         window_max_s=seconds("--window-max", given["window_max"]),
     )
+    if window.window_min_s > window.window_max_s:
+        raise UsageError("--window-min is longer than --window-max")
     rules = Rules(looks=window.looks, min_requests=window.first_look)
     common: dict[str, Any] = {
         "slos": slos,

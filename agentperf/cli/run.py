@@ -59,6 +59,7 @@ def run(
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Time for the whole search: 30m.", rich_help_panel=_SEARCH)] = None,
     warmup_max: Annotated[str, typer.Option(help="Longest warm-up of a level.", rich_help_panel=_SEARCH)] = "3m",
+    window_min: Annotated[str, typer.Option(help="Shortest window of a level.", rich_help_panel=_SEARCH)] = "10s",
     window_max: Annotated[str, typer.Option(help="Longest window of a level.", rich_help_panel=_SEARCH)] = "5m",
     traces: Annotated[
         str | None, typer.Option(help="Trace set: file, folder, coding-v1, smoke.", rich_help_panel=_LOAD)

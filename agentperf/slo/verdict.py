@@ -218,7 +218,8 @@ def _data(term: Term, obs: Observations, rules: Rules) -> _Data:
 def _clear(term: Term, value: float, interval: ShareInterval, rules: Rules) -> bool:
     """Whether the percentile is far from the limit, and the share of requests a standard error away on the same side.
 
-    The second guards against few requests: two failures in 30 put a p95 at infinity, and mean little.
+    The second guards against few requests: two failures in 30 put a p95 at infinity, and mean little. Where not one
+    request is beyond the limit and the percentile is far inside, there is nothing to guard against.
     """
     if interval.n == 0:
         return False
@@ -230,7 +231,8 @@ def _clear(term: Term, value: float, interval: ShareInterval, rules: Rules) -> b
         far_inside, far_outside = value <= better, value >= worse
     low, high = wilson(interval.share, interval.n_eff, 1.0)
     allowed = term.allowed_share
-    return bool((far_inside and high <= allowed) or (far_outside and low > allowed))
+    untouched = interval.share == 0.0
+    return bool((far_inside and (untouched or high <= allowed)) or (far_outside and low > allowed))
 
 
 def _decide(term: Term, data: _Data, clear: bool, rules: Rules) -> tuple[Status, str]:

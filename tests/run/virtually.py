@@ -23,7 +23,7 @@ from agentperf.wire.chat import BodySettings
 from agentperf.wire.exchange import Caller
 
 
-def search_plan(*slos: str, max_agents: int = 64, **changes: Any) -> Plan:
+def search_plan(*slos: str, max_agents: int = 64, resolution: int | float = 0.01, **changes: Any) -> Plan:
     resolved = tuple(resolve(s) for s in slos)
     window = changes.pop("window", WindowSettings(warmup_max_s=60, window_max_s=300))
     return Plan(
@@ -31,7 +31,7 @@ def search_plan(*slos: str, max_agents: int = 64, **changes: Any) -> Plan:
         slos=resolved,
         window=window,
         rules=Rules(looks=window.looks, min_requests=window.first_look),
-        search=SearchSettings(slos=tuple(s.name for s in resolved), max_agents=max_agents),
+        search=SearchSettings(slos=tuple(s.name for s in resolved), max_agents=max_agents, resolution=resolution),
         **changes,
     )
 
