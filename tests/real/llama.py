@@ -8,13 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+
+from agentperf.trace.model import Message
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".real"
@@ -48,6 +51,17 @@ class Llama:
         found = re.search(rf"^llamacpp:{name} (\S+)$", page, re.MULTILINE)
         assert found is not None, f"no llamacpp:{name} in {page}"
         return float(found[1])
+
+    def count_tokens(self, prompts: Sequence[Sequence[Message]], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """Tokens of prompts by its chat template and its tokenizer; quick, since nothing is computed."""
+        counts = []
+        with httpx.Client(base_url=self.root, timeout=60) as client:
+            for messages in prompts:
+                body: dict[str, Any] = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
+                text = client.post("/apply-template", json=body).json()["prompt"]
+                body = {"content": text, "parse_special": True, "add_special": True}
+                counts.append(len(client.post("/tokenize", json=body).json()["tokens"]))
+        return counts
 
 
 def require(packages: tuple[str, ...], environment: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """Keep the first layers of a GGUF model: tokenizer and embeddings stay real, the text becomes gibberish, all is faster.
 
-The 135M model has 30 layers; with 4 of them prefill takes about a seventh of the time, and every count of tokens and every
-cache hit is as real as before. What is left of the model would never end its reply, so a token that its gibberish is full
-of becomes the end of text: a reply ends early unless the server is told to ignore that. Needs the gguf package only.
+The 135M model has 30 layers; with 4 of them prefill takes about a seventh of the time, and every count of tokens and
+every cache hit is as real as before. What is left of the model would never end its reply, so a token that its gibberish
+is full of becomes the end of text: a reply ends early unless the server is told to ignore that. Needs gguf only.
 """
 
 import os
@@ -13,7 +13,7 @@ import gguf
 
 
 def prune(source: Path, target: Path, layers: int, end: str) -> None:
-    """Write `source` with its first `layers` layers and the token `end` as end of text to `target`, whole or not at all."""
+    """Write `source` to `target`, whole or not at all: its first `layers` layers, the token `end` as end of text."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(prefix=target.name, dir=target.parent)
     os.close(handle)

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from agentperf.errors import ConnectError, ExitCode, ProtocolError
 from agentperf.run.calibrate import calibrate
-from agentperf.trace.render import RenderedSession, render_tree
+from agentperf.trace.render import render_tree
 from agentperf.trace.sizing import calibration_prompts_for
 from agentperf.wire import chat
 from agentperf.wire.chat import BodySettings
@@ -21,7 +20,7 @@ from agentperf.wire.endpoint import Limits, parse_endpoint
 from agentperf.wire.exchange import Exchange
 from agentperf.wire.outcome import Outcome
 from tests.real.llama import MODEL, SLOT_CONTEXT, Llama, require
-from tests.real.traces import HEADER, TOOLS, TOOLS_REF, sized_session
+from tests.real.traces import HEADER, TOOLS, TOOLS_REF, prompts_of, sized_session
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -141,10 +140,9 @@ def _timings(exchange: Exchange) -> dict[str, float]:
 async def test_token_counts_add_up_to_those_of_the_servers_own_counters(llama: Llama) -> None:
     names = ("prompt_tokens_total", "prompt_tokens_cached_total", "tokens_predicted_total")
     before = [llama.metric(name) for name in names]
-    outcomes = []
+    questions = ("Which file?", "Which file? And which line?", "Which file?")
     async with caller_of(llama) as caller:
-        for question in ("Which file?", "Which file? And which line?", "Which file?"):
-            outcomes.append((await ask(caller, [{"role": "user", "content": question}], "exact", 12))[1])
+        outcomes = [(await ask(caller, [{"role": "user", "content": q}], "exact", 12))[1] for q in questions]
     grown = [llama.metric(name) - was for name, was in zip(names, before, strict=True)]
     prompt = sum(o.prompt_tokens or 0 for o in outcomes)
     cached = sum(o.cached_tokens or 0 for o in outcomes)
@@ -172,7 +170,7 @@ async def test_a_request_that_is_cut_off_no_longer_loads_the_server(llama: Llama
             await ask(caller, [{"role": "user", "content": "Go on for ever."}], "exact", SLOT_CONTEXT - 200)
     assert scope.cancelled_caught
     with anyio.fail_after(60):
-        while llama.metric("requests_processing") > 0:
+        while llama.metric("requests_processing") > 0:  # noqa: ASYNC110 - another process cannot set an event
             await anyio.sleep(0.1)
     assert llama.metric("tokens_predicted_total") - before < SLOT_CONTEXT / 2
 
@@ -220,7 +218,7 @@ TOLERANCE = 0.02
 async def test_prompts_have_their_recorded_size_by_the_servers_own_count(
     llama: Llama, record_property: Callable[[str, object], None]
 ) -> None:
-    """By the server's chat template and tokenizer; where the prompts are sent, `usage.prompt_tokens` must say the same."""
+    """By the server's chat template and tokenizer; `usage.prompt_tokens` must say the same where prompts are sent."""
     trees = [[sized_session(language, SIZES)] for language in LANGUAGES]
     blobs = {TOOLS_REF: TOOLS}
     settings = BodySettings(MODEL)
@@ -230,38 +228,17 @@ async def test_prompts_have_their_recorded_size_by_the_servers_own_count(
         assert sizes.source == "calibrated"
         for language, tree in zip(LANGUAGES, trees, strict=True):
             session = render_tree(tree, blobs, sizes, HEADER).sessions[0]
-            counts = _tokenized(llama, session)
+            counts = llama.count_tokens(prompts_of(session), session.tools)
             errors[language] = [count / size - 1 for count, size in zip(counts, SIZES, strict=True)]
             if language == LANGUAGES[0]:
                 by_usage = [
                     await count_prompt_tokens(caller, settings, messages, session.tools)
-                    for messages in _prompts(session)[:BY_USAGE]
+                    for messages in prompts_of(session)[:BY_USAGE]
                 ]
                 assert by_usage == counts[:BY_USAGE]
     worst = max(abs(error) for row in errors.values() for error in row)
     record_property("worst_size_error", worst)
     assert worst <= TOLERANCE, {language: [f"{e:+.2%}" for e in row] for language, row in errors.items()}
-
-
-def _prompts(session: RenderedSession) -> list[list[dict[str, Any]]]:
-    prompts: list[list[dict[str, Any]]] = []
-    messages: list[dict[str, Any]] = []
-    for turn in session.turns:
-        messages = [*messages[: turn.keep_messages], *turn.new_messages]
-        prompts.append(messages)
-    return prompts
-
-
-def _tokenized(llama: Llama, session: RenderedSession) -> list[int]:
-    """Tokens of each prompt: the server's chat template, then its tokenizer; quick, since nothing is computed."""
-    counts = []
-    with httpx.Client(base_url=llama.root, timeout=60) as client:
-        for messages in _prompts(session):
-            body = {"messages": messages, "tools": list(session.tools)}
-            text = client.post("/apply-template", json=body).json()["prompt"]
-            body = {"content": text, "parse_special": True, "add_special": True}
-            counts.append(len(client.post("/tokenize", json=body).json()["tokens"]))
-    return counts
 
 
 # -- the fixture itself ----------------------------------------------------------------------------------------------
