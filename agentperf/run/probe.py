@@ -210,6 +210,11 @@ BUFFERED_SHARE = 0.05
 def quality_warnings(metrics: LevelMetrics, health: Health, *, isolated: bool = True) -> list[str]:
     """What a reader of the level must know, each with cause and remedy."""
     found: list[str] = []
+    if not metrics.started:
+        found.append(
+            "no request was issued in the window, so nothing was measured "
+            "(the requests before it took longer than the window: lengthen --duration or --window-max)"
+        )
     if metrics.prompt_ratio is not None and abs(metrics.prompt_ratio - 1) > SIZE_TOLERANCE:
         found.append(
             f"prompts were {metrics.prompt_ratio - 1:+.1%} of the trace's size by the server's count "
