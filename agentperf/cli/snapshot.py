@@ -90,6 +90,7 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
     health = assess(
         [s for s in state.samples if s.at_ns >= since],
         [(r.t0_ns - r.due_ns) / 1e9 for r in judged],
+        [((r.sent_ns or r.t0_ns) - r.due_ns) / 1e9 for r in judged],
         float(sent),
         float(wanted),
         ttft_limit(slos),

@@ -181,6 +181,7 @@ class ProbeState:
         health = assess(
             [s for s in self.samples if open_ns <= s.at_ns <= close_ns],
             [(r.t0_ns - r.due_ns) / 1e9 for r in population],
+            [((r.sent_ns or r.t0_ns) - r.due_ns) / 1e9 for r in population],
             metrics.in_flight,
             metrics.wanted_in_flight,
             ttft_limit(self.plan.slos),
