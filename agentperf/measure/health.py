@@ -67,8 +67,9 @@ def assess(
 ) -> Health:
     """The verdict on the client over one window.
 
-    `send_delays_s` are t0 - due of its requests, `open_delays_s` sent - due. A shortfall of streams in flight that comes
-    from a millisecond or two each, on requests that are themselves short, is the grain of timers and voids nothing.
+    `send_delays_s` are t0 - due of its requests, `open_delays_s` sent - due. A shortfall of streams in flight that
+    comes from a millisecond or two each, on requests that are short themselves, is the grain of timers: it voids
+    nothing.
     """
     limit = lateness_limit(ttft_limit_s)
     lag = _p99([lag for s in samples for lag in s.lags_s])

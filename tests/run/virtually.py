@@ -23,7 +23,7 @@ from agentperf.wire.chat import BodySettings
 from agentperf.wire.exchange import Caller
 
 
-def search_plan(*slos: str, max_agents: int = 64, resolution: int | float = 0.01, **changes: Any) -> Plan:
+def search_plan(*slos: str, max_agents: int = 64, resolution: float = 0.01, **changes: Any) -> Plan:
     resolved = tuple(resolve(s) for s in slos)
     window = changes.pop("window", WindowSettings(warmup_max_s=60, window_max_s=300))
     return Plan(
