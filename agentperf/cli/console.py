@@ -51,3 +51,11 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(int(ExitCode.OK))
+    except Exception:  # noqa: BLE001 - a fault of agentperf must not look like a missed SLO, which exits 1
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.write(
+            "agentperf: error: this is a fault of agentperf itself\n  remedy: report it with the lines above\n"
+        )
+        sys.exit(int(ExitCode.INCONCLUSIVE))

@@ -22,7 +22,7 @@ from agentperf.sim.prompt import HASH_BYTES, ChatMessage, block_bytes, message_b
 from agentperf.trace.model import Message
 from agentperf.trace.render import RenderedSession, RenderedTree
 
-SALT_BYTES = 27
+SALT_BYTES = 13
 """Length of the text by which a play keeps its prompts apart from those of other plays."""
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 240
 """Generous: a third of a minute was measured on one busy core."""
-SALT_TOKENS = 40
+SALT_TOKENS = 20
 """The cache salt comes on top of a prompt's recorded size: about 24 tokens of this model's."""
 
 
@@ -245,4 +245,4 @@ def _assert_recorded_text_arrived(llama: Llama, done: Run, recorded: TraceSet) -
     counts = llama.count_tokens(prompts, session.tools)
     ok = done.records[done.records.outcome == "ok"]
     salt = ok.prompt_tokens - ok.turn.map(dict(enumerate(counts)))
-    assert salt.between(8, SALT_TOKENS).all(), salt.to_list()
+    assert salt.between(4, SALT_TOKENS).all(), salt.to_list()

@@ -10,7 +10,7 @@ from agentperf.measure.metrics import summarise
 from agentperf.run.probe import quality_warnings
 from tests.measure.records import S, record
 
-WELL = assess([], [], 1.0, 1.0, None)
+WELL = assess([], [], [], 1.0, 1.0, None)
 
 
 def warnings(*changes: dict[str, Any], health: Health = WELL, **options: Any) -> list[str]:
