@@ -1,6 +1,7 @@
 """The two consoles of the command line, and how an error ends a command: one line with cause and remedy."""
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def one_line_errors() -> Iterator[None]:
         yield
     except AgentperfError as error:
         if _STATE["verbose"]:
-            raise
+            traceback.print_exc()
         sys.stderr.write(f"agentperf: error: {error.message}\n")
         if error.remedy:
             sys.stderr.write(f"  remedy: {error.remedy}\n")
@@ -52,8 +53,6 @@ def one_line_errors() -> Iterator[None]:
         sys.stderr.close()
         sys.exit(int(ExitCode.OK))
     except Exception:  # noqa: BLE001 - a fault of agentperf must not look like a missed SLO, which exits 1
-        import traceback
-
         traceback.print_exc()
         sys.stderr.write(
             "agentperf: error: this is a fault of agentperf itself\n  remedy: report it with the lines above\n"

@@ -5,86 +5,70 @@ from typing import Annotated, Any
 
 import typer
 
-_ENDPOINT = "Endpoint"
-_LOAD = "Load"
-_SEARCH = "Search"
-_OUTPUT = "Output"
+
+def _of(panel: str, metavar: str | None, text: str, *names: str) -> Any:
+    """An option of a help panel; a flag has no metavar."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel)
+
+
+def _endpoint(metavar: str | None, text: str, *names: str) -> Any:
+    return _of("Endpoint", metavar, text, *names)
+
+
+def _search(metavar: str | None, text: str, *names: str) -> Any:
+    return _of("Search", metavar, text, *names)
+
+
+def _load(metavar: str | None, text: str, *names: str) -> Any:
+    return _of("Load", metavar, text, *names)
+
+
+def _output(metavar: str | None, text: str, *names: str) -> Any:
+    return _of("Output", metavar, text, *names)
 
 
 def run(
     *,
-    endpoint: Annotated[
-        str,
-        typer.Option(help="Base URL (http://host:8000/v1), or sim:PROFILE.", rich_help_panel=_ENDPOINT),
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="Model name; else the only one served.", rich_help_panel=_ENDPOINT)
-    ] = None,
-    api_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the key.", rich_help_panel=_ENDPOINT)
-    ] = "OPENAI_API_KEY",
-    header: Annotated[
-        list[str] | None, typer.Option(help="Extra header 'Name: value'; repeatable.", rich_help_panel=_ENDPOINT)
-    ] = None,
-    wait: Annotated[
-        float, typer.Option(help="Seconds to wait for the endpoint to come up.", rich_help_panel=_ENDPOINT)
-    ] = 0.0,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="CA certificates to trust, PEM.", rich_help_panel=_ENDPOINT)
-    ] = None,
-    insecure: Annotated[bool, typer.Option(help="Do not verify TLS.", rich_help_panel=_ENDPOINT)] = False,
-    trust_env: Annotated[bool, typer.Option(help="Use ambient proxy variables.", rich_help_panel=_ENDPOINT)] = False,
-    transport: Annotated[
-        str, typer.Option(help="timed, or httpx (slower, proxies).", rich_help_panel=_ENDPOINT)
-    ] = "timed",
-    connect_timeout: Annotated[float, typer.Option(help="Seconds.", rich_help_panel=_ENDPOINT)] = 10.0,
-    first_byte_timeout: Annotated[float, typer.Option(help="Seconds; 0: none.", rich_help_panel=_ENDPOINT)] = 600.0,
-    stall_timeout: Annotated[
-        float, typer.Option(help="Seconds without a byte; 0: none.", rich_help_panel=_ENDPOINT)
-    ] = 300.0,
-    slo: Annotated[
-        list[str] | None,
-        typer.Option(help="80tps, a tier, or 'p25 speed >= 80, p95 ttft <= 2s'; repeatable.", rich_help_panel=_SEARCH),
-    ] = None,
-    protocol: Annotated[str, typer.Option(help="quick or sweep.", rich_help_panel=_SEARCH)] = "quick",
-    levels: Annotated[str | None, typer.Option(help="Sweep these: 1,2,4,8.", rich_help_panel=_SEARCH)] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Hold this one level.", rich_help_panel=_SEARCH)] = None,
-    duration: Annotated[
-        str | None, typer.Option(help="Fixed window of a level: 90s, 10m, 1h.", rich_help_panel=_SEARCH)
-    ] = None,
-    max_agents: Annotated[int, typer.Option(help="Never more agents.", rich_help_panel=_SEARCH)] = 1024,
-    start: Annotated[int, typer.Option(help="First level.", rich_help_panel=_SEARCH)] = 1,
-    resolution: Annotated[
-        str | None, typer.Option(help="Bracket width: agents (2) or share (2%).", rich_help_panel=_SEARCH)
-    ] = None,
-    budget: Annotated[str | None, typer.Option(help="Time for the whole search: 30m.", rich_help_panel=_SEARCH)] = None,
-    warmup_max: Annotated[str, typer.Option(help="Longest warm-up of a level.", rich_help_panel=_SEARCH)] = "3m",
-    window_min: Annotated[str, typer.Option(help="Shortest window of a level.", rich_help_panel=_SEARCH)] = "10s",
-    window_max: Annotated[str, typer.Option(help="Longest window of a level.", rich_help_panel=_SEARCH)] = "5m",
-    traces: Annotated[
-        str | None, typer.Option(help="Trace set: file, folder, coding-v1, smoke.", rich_help_panel=_LOAD)
-    ] = None,
-    history: Annotated[str, typer.Option(help="recorded, or live.", rich_help_panel=_LOAD)] = "recorded",
-    output_length: Annotated[str, typer.Option(help="auto, natural, exact, max.", rich_help_panel=_LOAD)] = "auto",
-    time_scale: Annotated[float, typer.Option(help="Factor on recorded waits.", rich_help_panel=_LOAD)] = 1.0,
-    cache_salt: Annotated[str, typer.Option(help="play, level, run, none.", rich_help_panel=_LOAD)] = "play",
-    context: Annotated[
-        int | None, typer.Option(help="Served context in tokens, if not told.", rich_help_panel=_LOAD)
-    ] = None,
-    context_rule: Annotated[str, typer.Option(help="Too long sessions: cut or drop.", rich_help_panel=_LOAD)] = "cut",
-    extra_body: Annotated[
-        str | None, typer.Option(help="JSON object added to each body.", rich_help_panel=_LOAD)
-    ] = None,
-    workers: Annotated[str, typer.Option(help="Load processes: auto or a number.", rich_help_panel=_LOAD)] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of order, entry points, salts.", rich_help_panel=_LOAD)] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for run directories.", rich_help_panel=_OUTPUT)] = Path("results"),
-    name: Annotated[str | None, typer.Option(help="Name of the run.", rich_help_panel=_OUTPUT)] = None,
-    deployment: Annotated[
-        Path | None, typer.Option(help="TOML about the deployment, kept.", rich_help_panel=_OUTPUT)
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Print plan and time, send no load.", rich_help_panel=_OUTPUT)] = False,
-    plain: Annotated[bool, typer.Option(help="One line a level, no live view.", rich_help_panel=_OUTPUT)] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.", rich_help_panel=_OUTPUT)] = False,
+    endpoint: Annotated[str, _endpoint("URL", "http://host:8000/v1, or sim:PROFILE.")],
+    model: Annotated[str | None, _endpoint("NAME", "Else the only one served.")] = None,
+    api_key_env: Annotated[str, _endpoint("NAME", "Variable with the key.")] = "OPENAI_API_KEY",
+    header: Annotated[list[str] | None, _endpoint("LINE", "'Name: value', repeatable.")] = None,
+    wait: Annotated[float, _endpoint("S", "Wait for it to come up.")] = 0.0,
+    ca_file: Annotated[Path | None, _endpoint("FILE", "CA certificates, PEM.")] = None,
+    insecure: Annotated[bool, _endpoint(None, "Do not verify TLS.", "--insecure")] = False,
+    trust_env: Annotated[bool, _endpoint(None, "Obey proxy variables.", "--trust-env")] = False,
+    transport: Annotated[str, _endpoint("NAME", "Or httpx.")] = "timed",
+    connect_timeout: Annotated[float, _endpoint("S", "To a connection.")] = 10.0,
+    first_byte_timeout: Annotated[float, _endpoint("S", "0: none.")] = 600.0,
+    stall_timeout: Annotated[float, _endpoint("S", "Between bytes.")] = 300.0,
+    slo: Annotated[list[str] | None, _search("SLO", "80tps, a tier, or terms; repeatable.")] = None,
+    protocol: Annotated[str, _search("NAME", "Or sweep.")] = "quick",
+    levels: Annotated[str | None, _search("LIST", "Sweep these: 1,2,4,8.")] = None,
+    concurrency: Annotated[int | None, _search("N", "Hold this one level.")] = None,
+    duration: Annotated[str | None, _search("TIME", "Fixed window: 90s, 10m, 1h.")] = None,
+    max_agents: Annotated[int, _search("N", "Never more agents.")] = 1024,
+    start: Annotated[int, _search("N", "First level.")] = 1,
+    resolution: Annotated[str | None, _search("N", "Bracket width: 2, or 2% (default 1%).")] = None,
+    budget: Annotated[str | None, _search("TIME", "For the whole search: 30m.")] = None,
+    warmup_max: Annotated[str, _search("TIME", "Longest warm-up.")] = "3m",
+    window_min: Annotated[str, _search("TIME", "Shortest window.")] = "10s",
+    window_max: Annotated[str, _search("TIME", "Longest window.")] = "5m",
+    traces: Annotated[str | None, _load("SET", "File, folder, coding-v1, or smoke.")] = None,
+    history: Annotated[str, _load("KIND", "Or live.")] = "recorded",
+    output_length: Annotated[str, _load("KIND", "Or natural, exact, max.")] = "auto",
+    time_scale: Annotated[float, _load("X", "Factor on recorded waits.")] = 1.0,
+    cache_salt: Annotated[str, _load("KIND", "Or level, run, none.")] = "play",
+    context: Annotated[int | None, _load("N", "Served context in tokens.")] = None,
+    context_rule: Annotated[str, _load("RULE", "Too long sessions; or drop.")] = "cut",
+    extra_body: Annotated[str | None, _load("JSON", "Object added to each body.")] = None,
+    workers: Annotated[str, _load("N", "Load processes.")] = "auto",
+    seed: Annotated[int, _load("N", "Of order, entries, salts.")] = 0,
+    out: Annotated[Path, _output("DIR", "Folder for run directories.")] = Path("results"),
+    name: Annotated[str | None, _output("NAME", "Name of the run.")] = None,
+    deployment: Annotated[Path | None, _output("FILE", "TOML, kept in the manifest.")] = None,
+    dry_run: Annotated[bool, _output(None, "Print the plan, send no load.", "--dry-run")] = False,
+    plain: Annotated[bool, _output(None, "One line a level, no live view.", "--plain")] = False,
+    json: Annotated[bool, _output(None, "Print the summary as JSON.", "--json")] = False,
 ) -> None:
     """Find how many agents an endpoint carries within an SLO, with the curve."""
     given: dict[str, Any] = dict(locals())

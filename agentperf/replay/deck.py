@@ -8,7 +8,7 @@ from agentperf.replay.bodies import EncodedTree
 from agentperf.replay.settings import ReplaySettings
 
 SALT_CHARS = 10
-"""40 bits: two of ten thousand plays share a salt with a chance of 1 in 20,000. Each character costs most of a token."""
+"""40 bits: two of ten thousand plays share a salt with a chance of 1 in 20,000. A character costs up to a token."""
 
 
 def seeded(*parts: object) -> random.Random:

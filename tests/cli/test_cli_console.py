@@ -28,3 +28,13 @@ def test_cause_and_remedy_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit), console.one_line_errors():
         raise UsageError("the flag is wrong", "give another")
     assert capsys.readouterr().err == "agentperf: error: the flag is wrong\n  remedy: give another\n"
+
+
+def test_verbose_shows_the_traceback_and_keeps_the_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(console._STATE, "verbose", True)
+    with pytest.raises(SystemExit) as ended, console.one_line_errors():
+        raise UsageError("the flag is wrong")
+    assert ended.value.code == int(ExitCode.USAGE)
+    assert "Traceback" in capsys.readouterr().err
