@@ -124,7 +124,7 @@ class _Renderer:
 
     def render(self, forks: set[str], forked: dict[str, _Prompt]) -> RenderedSession:
         turns: list[RenderedTurn] = []
-        salt: set[int] | None = None
+        unfit: set[int] = set()
         first: list[Piece] = []
         for at, request in enumerate(self.requests):
             prompt, keep = self._prompt(at, request)
@@ -132,13 +132,11 @@ class _Renderer:
             sent = keep if at else 0
             turns.append(self._turn(at, request, prompt, keep, sent))
             first = first or prompt.pieces
-            if salt is None or sent == 0:
-                places = _salt_places(prompt.pieces)
-                salt = places if salt is None else salt & places
+            unfit |= _cannot_be_salted(prompt.pieces)
             if request.request_id in forks:
                 forked[request.request_id] = prompt
             self.before = prompt
-        salt_message = _salt_message(turns, salt or set())
+        salt_message = _salt_message(turns, unfit)
         return RenderedSession(
             session_id=self.session.session_id,
             root_session_id=self.session.root_session_id,
@@ -279,13 +277,19 @@ def _dependencies(session: Session, requests: Sequence[Request], at: int) -> tup
     return (Dependency(request_id=session.spawn.by_request_id, type="spawn"),) if session.spawn else ()
 
 
-def _salt_places(pieces: Sequence[Piece]) -> set[int]:
-    """Messages that can take a salt at the start of their text."""
-    return {i for i, p in enumerate(pieces) if isinstance(p.message.get("content"), str | list)}
+def _cannot_be_salted(pieces: Sequence[Piece]) -> set[int]:
+    """Messages without text, at the start of which no salt can be put."""
+    return {i for i, p in enumerate(pieces) if not isinstance(p.message.get("content"), str | list)}
 
 
-def _salt_message(turns: Sequence[RenderedTurn], places: set[int]) -> int:
-    """The first user message of the first turn; the next best place where some prompt cannot take it there; else -1."""
+def _salt_message(turns: Sequence[RenderedTurn], unfit: set[int]) -> int:
+    """The first user message of the first turn; -1 when there is nothing that can take a salt in every prompt.
+
+    A later prompt of the session that begins otherwise takes the salt at the same place. Where some prompt has no text
+    there, the next place is taken, or at last one before it. One too short to have the place at all (a helper call
+    that makes a title) is sent without a salt.
+    """
     messages = turns[0].new_messages if turns else ()
-    first = next((i for i, m in enumerate(messages) if m.get("role") == "user"), len(messages))
-    return min((i for i in places if i >= first), default=max(places, default=-1))
+    first = next((i for i, m in enumerate(messages) if m.get("role") == "user"), 0)
+    places = [*range(first, len(messages)), *range(first - 1, -1, -1)]
+    return next((i for i in places if i not in unfit), -1)

@@ -106,8 +106,8 @@ def block_pieces(
         kept += 1
     start = before[kept - 1].end if kept else 0
     spans: list[tuple[str, int]] = []  # (role, end)
-    if not kept and _LEAST <= system <= tokens - _LEAST:
-        spans.append(("system", system))
+    if not kept and system >= _LEAST and tokens >= 2 * _LEAST:
+        spans.append(("system", min(system, tokens - _LEAST)))
     elif kept and kept == len(before):
         end = min(start + answer, tokens - _LEAST)
         if end - start >= _LEAST:

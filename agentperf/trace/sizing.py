@@ -29,11 +29,10 @@ __all__ = ["DEFAULT_SIZES", "CalibrationPrompt", "TokenSizes", "calibration_prom
 
 SYSTEM = "Answer with one word."
 WORD = "Ready."
-_CALLS = 6
+_CALLS = 4
 _PIECES = 9
-_TARGET_CHARS = 1250  # about 400 tokens
-_MAX_CHARS = 1700
-_CANDIDATES = 32
+_TEXT_TOKENS = 400  # of a text of one kind
+_CANDIDATES = 64
 _PLAUSIBLE = (0.7, 16.0)  # characters per token of ASCII text under any tokenizer
 _DROPPED = 0.3  # of the cost of a call's arguments; below, the chat template is taken to leave calls out
 
@@ -235,19 +234,21 @@ _PROXIES = (
     re.compile(r" ?[A-Za-z]{1,6}|[A-Za-z]|\d{1,3}|[^\sA-Za-z\d]|\s+"),
     re.compile(r" ?[A-Z]?[a-z]+|[A-Z]+|\d| ?[^\sA-Za-z\d]+|\n\s*|\s+"),
     re.compile(r"[a-z]{1,4}|[A-Z]|\d|[^\sA-Za-z\d]|\n|[ \t]+"),
+    re.compile(r" ?[A-Za-z]{1,3}|\d|[^A-Za-z\d]"),
 )
 
 
 def _features(text: str) -> list[float]:
-    """Pieces per character under three crude tokenizers."""
+    """Pieces per character under a few crude tokenizers."""
     return [len(p.findall(text)) / len(text) for p in _PROXIES]
 
 
 @cache
 def typical_text(kind: str) -> str:
-    """A text of one or more whole rounds of the kind's templates that is as close as can be to the kind's average."""
+    """A text of about 400 tokens, of whole rounds where those are no longer, that is closest to the kind's average."""
     average = _features(filler(kind, seed_of("calibration", "average", kind), 40_000))
-    size = min(_MAX_CHARS, round_chars(kind) * max(1, round(_TARGET_CHARS / round_chars(kind))))
+    wanted, one = _TEXT_TOKENS * _DEFAULT_CPT[kind], round_chars(kind)
+    size = one * max(1, round(wanted / one)) if one < 1.35 * wanted else round(wanted)
 
     def distance(text: str) -> float:
         return max(abs(a / b - 1) for a, b in zip(_features(text), average, strict=True))

@@ -68,6 +68,8 @@ class Profile:
     mean_input: float
     """Tokens of a prompt, in the mean over all requests."""
     most_input: int
+    largest: bool
+    """Whether the session with most turns ends at `most_input`, so that this size occurs whatever the seed."""
     first_user: Spread
     helpers: tuple[int, ...]
     """Subagents of each main session that has any; two start together."""
@@ -91,6 +93,7 @@ PROFILES = {
         human=(1500, 5000),
         mean_input=27_000,
         most_input=131_000,
+        largest=True,
         first_user=Spread(320, 0.6, 0.9, 120, 3500),
         helpers=(1, 1, 2, 1, 1, 2),
         helper_turns=(5, 14),
@@ -109,6 +112,7 @@ PROFILES = {
         human=(200, 400),
         mean_input=2900,
         most_input=7800,
+        largest=False,
         first_user=Spread(280, 0.2, 0.4, 260, 900),
         helpers=(1,),
         helper_turns=(4, 4),
@@ -369,24 +373,28 @@ def _draw_results(drafts: list[Draft], rng: Rng) -> None:
 
 def _scale(drafts: list[Draft], wanted: Profile) -> None:
     """Settle the sizes of results so that the mean prompt is as wanted and none is longer than allowed."""
+    largest = max(drafts, key=lambda d: d.turns) if wanted.largest else None
+    if largest is not None:
+        _settle(largest, 100.0, wanted.most_input)
+    rest = [d for d in drafts if d is not largest]
 
     def mean(factor: float) -> float:
-        sizes = [n for d in drafts for n in _scaled(d, factor, wanted.most_input)]
+        for draft in rest:
+            _settle(draft, factor, wanted.most_input)
+        sizes = [n for d in drafts for n in d.inputs()]
         return sum(sizes) / len(sizes)
 
-    factor = _solve(mean, wanted.mean_input, 0.02, 50.0)
-    mean(factor)
+    mean(_solve(mean, wanted.mean_input, 0.02, 50.0))
 
 
-def _scaled(draft: Draft, factor: float, most: int) -> list[int]:
-    """Prompt sizes at this factor, or a smaller one for a session that would grow too long."""
+def _settle(draft: Draft, factor: float, most: int) -> None:
+    """Results at this factor, or at a smaller one where the session would grow too long."""
     scale = factor * draft.growth
     while True:
         draft.results = [[max(_LEAST_RESULT, round(n * scale)) for n in sizes] for sizes in draft.raw]
-        inputs = draft.inputs()
-        excess = inputs[-1] - most
+        excess = draft.inputs()[-1] - most
         if excess <= 0 or scale < 1e-6:
-            return inputs
+            return
         brought = sum(sum(r) for r in draft.results)
         scale *= max(0.1, 1 - excess / brought) * 0.9995
 
