@@ -29,7 +29,7 @@ __all__ = ["DEFAULT_SIZES", "CalibrationPrompt", "TokenSizes", "calibration_prom
 
 SYSTEM = "Answer with one word."
 WORD = "Ready."
-_CALLS = 4
+_CALLS = 6
 _PIECES = 9
 _TEXT_TOKENS = 400  # of a text of one kind
 _CANDIDATES = 64
@@ -98,7 +98,7 @@ _DEFAULT_CPT = {
     "listing": 2.37,
     "diff": 2.79,
     "json": 2.66,
-    "args": 2.98,
+    "args": 2.72,
     "code:python": 3.61,
     "code:typescript": 3.45,
     "code:go": 2.85,
@@ -210,7 +210,7 @@ def _call(number: int, name: str, arguments: str) -> dict[str, Any]:
 
 def _short_calls(name: str) -> tuple[Message, ...]:
     pieces = iter(_pieces(typical_text("prose"), 2 * _CALLS + 1))
-    arguments = filler("args", seed_of("calibration", "calls"), 4000).split("\n")[:_CALLS]
+    arguments = _typical_arguments()
     messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": next(pieces)}]
     for number, text in enumerate(arguments):
         call = _call(number, name, text)
@@ -255,6 +255,18 @@ def typical_text(kind: str) -> str:
 
     texts = (filler(kind, seed_of("calibration", kind, i), size) for i in range(_CANDIDATES))
     return min(texts, key=distance)
+
+
+@cache
+def _typical_arguments() -> list[str]:
+    """Arguments of a few short calls that are together as close as can be to the average."""
+    average = _features(filler("args", seed_of("calibration", "average", "args"), 40_000))
+
+    def distance(lines: list[str]) -> float:
+        return max(abs(a / b - 1) for a, b in zip(_features("\n".join(lines)), average, strict=True))
+
+    texts = (filler("args", seed_of("calibration", "calls", i), 2000) for i in range(_CANDIDATES))
+    return min((text.split("\n")[:_CALLS] for text in texts), key=distance)
 
 
 # -- the fit ---------------------------------------------------------------------------------------------------------
