@@ -161,12 +161,12 @@ class LiveView:
 
 
 class PlainView:
-    """One line when a level begins, one when it has its verdict; nothing in between."""
+    """One line when a level has its verdict; nothing in between."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._begun = 0
         self._told = 0
+        self._warned = False
 
     def __enter__(self) -> Self:
         return self
@@ -183,3 +183,6 @@ class PlainView:
             for warning in outcome.warnings:
                 self._console.print(f"warning: level {outcome.level}: {warning}", markup=False)
         self._told = len(progress.history)
+        if progress.interrupts == 1 and progress.current is not None and not self._warned:
+            self._warned = True
+            self._console.print(f"finishing level {progress.current.level}, then reporting; Ctrl-C again stops now")
