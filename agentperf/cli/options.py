@@ -1,6 +1,7 @@
 """What `agentperf run` was asked to do, checked: every wrong value is one UsageError that names the flag."""
 
 import json
+import math
 import os
 import re
 import tomllib
@@ -141,7 +142,7 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
     if levels:
         kind: Literal["fixed", "sweep"] = "fixed" if given["concurrency"] is not None else "sweep"
         if common["duration_s"] is None and not slos:
-            common["duration_s"] = 60.0
+            common["duration_s"] = min(60.0, window.window_max_s)
         return Plan(protocol=kind, levels=levels, **common)
     extra: dict[str, Any] = {}
     if (resolution := read_resolution(given["resolution"])) is not None:
@@ -189,8 +190,10 @@ class RunOptions:
         """Check the values of the command line."""
         plan = make_plan(given, read_slos(given["slo"]))
         top = max(plan.levels, default=plan.search.max_agents if plan.search else 1)
-        if given["time_scale"] < 0:
-            raise UsageError("--time-scale must not be negative")
+        for flag in ("time_scale", "wait", "connect_timeout", "first_byte_timeout", "stall_timeout"):
+            if not (math.isfinite(given[flag]) and given[flag] >= 0):
+                name = flag.replace("_", "-")
+                raise UsageError(f"--{name} {given[flag]} is no number from 0 on", "give seconds, or 0")
         if given["context"] is not None and given["context"] < 1:
             raise UsageError("--context must be at least 1")
         return cls(

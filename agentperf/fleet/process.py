@@ -1,6 +1,7 @@
 """Entry point of a load process: `python -m agentperf.fleet.process`, frames in on stdin, frames out on stdout."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import pickle
@@ -34,6 +35,17 @@ async def _read(reader: asyncio.StreamReader) -> Command:
         return Quit()
 
 
+class _ParentGoneError(Exception):
+    """The pipe to the parent is closed: there is nobody to tell anything."""
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What a task group's error is about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 async def _main() -> None:
     reader, writer = await _streams()
     job = await _read(reader)
@@ -41,8 +53,11 @@ async def _main() -> None:
         return
 
     async def send(message: Report) -> None:
-        writer.write(frame(message))
-        await writer.drain()
+        try:
+            writer.write(frame(message))
+            await writer.drain()
+        except (RuntimeError, ConnectionError) as error:
+            raise _ParentGoneError from error
 
     try:
         endpoint, limits = pickle.loads(job.target.endpoint)  # noqa: S301 - written by our own parent a moment ago
@@ -52,8 +67,12 @@ async def _main() -> None:
             gauges = Gauges(caller.awaiting_first_byte, lambda: caller.open_connections)
             await serve(job, caller, lambda: _read(reader), send, monotonic_ns, gauges)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it in one line
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        await send(WorkerFailed(worker=job.worker, error=line[:500]))
+        cause = _cause(error)
+        if isinstance(cause, _ParentGoneError):
+            return
+        line = " ".join(f"{type(cause).__name__}: {cause}".split())
+        with contextlib.suppress(_ParentGoneError):
+            await send(WorkerFailed(worker=job.worker, error=line[:500]))
 
 
 def main() -> None:

@@ -78,8 +78,12 @@ def pack_offsets(visible_ns: Sequence[int]) -> bytes | None:
 
 
 def count_output(outcome: Outcome, chars_per_token: float) -> tuple[int | None, str | None]:
-    """Output tokens by the server's usage, else estimated from the visible text, with the source's name."""
-    if outcome.output_tokens is not None:
+    """Output tokens by the server's usage, else estimated from the visible text, with the source's name.
+
+    A usage of 0 beside visible text is no count: such a request would vanish from every speed.
+    """
+    contradicted = outcome.output_tokens == 0 and outcome.visible_chars > 0
+    if outcome.output_tokens is not None and not contradicted:
         return outcome.output_tokens, "usage"
     if outcome.visible_chars == 0:
         return None, None

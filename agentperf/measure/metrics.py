@@ -53,7 +53,7 @@ class LevelMetrics(Struct, kw_only=True):
     speed_ok: Quantiles
     """Successes only."""
     one_event_replies: int
-    """Replies in one event have no speed."""
+    """Replies that came all at one moment have no speed."""
     ttft: Quantiles
     """Failed requests count as infinite."""
     ttft_ok: Quantiles
@@ -172,7 +172,8 @@ def _rates(records: Sequence[Record], open_ns: int, close_ns: int) -> dict[str, 
     span_s = (close_ns - open_ns) / 1e9
     output = 0.0
     for r in records:
-        if r.output_tokens is None or r.first_visible_ns is None or r.last_visible_ns is None:
+        wasted = r.outcome == "failed"  # tokens that no agent could use
+        if wasted or r.output_tokens is None or r.first_visible_ns is None or r.last_visible_ns is None:
             continue
         length = r.last_visible_ns - r.first_visible_ns
         if length > 0:
@@ -256,7 +257,7 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
         plays=len({r.play for r in judged}),
         speed=quantiles(s for r in judged if (s := speed_for_verdict(r)) is not None),
         speed_ok=quantiles(r.speed_tps for r in ok if r.speed_tps is not None),
-        one_event_replies=sum(r.speed_tps is None for r in ok),
+        one_event_replies=sum(r.first_visible_ns == r.last_visible_ns for r in ok),
         ttft=quantiles(math.inf if r.outcome == "failed" or r.ttft_s is None else r.ttft_s for r in judged),
         ttft_ok=quantiles(r.ttft_s for r in ok if r.ttft_s is not None),
         ttfo_ok=quantiles(r.ttfo_s for r in ok if r.ttfo_s is not None),

@@ -47,6 +47,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
             path = stem.with_suffix(f".{kind}")
             metadata = {"Date": None, "Creator": "agentperf"} if kind == "svg" else {"Software": "agentperf"}
             figure.savefig(path, format=kind, metadata=metadata)
+            path.chmod(0o600)  # like everything else in a run directory
             written.append(path)
     return written
 

@@ -230,8 +230,8 @@ def quality_warnings(metrics: LevelMetrics, health: Health, *, isolated: bool = 
             )
     if metrics.buffered_share > BUFFERED_SHARE:
         found.append(
-            f"{metrics.buffered_share:.0%} of the streams came in bursts: speeds are not to be trusted "
-            "(a proxy buffers the stream; turn buffering off or measure behind it)"
+            f"{metrics.buffered_share:.0%} of the streams came in bursts: the speeds of single requests are unsure "
+            "(something buffers the stream; turn buffering off or measure behind it)"
         )
     if metrics.estimated_token_share > 0:
         found.append(
@@ -245,7 +245,7 @@ def quality_warnings(metrics: LevelMetrics, health: Health, *, isolated: bool = 
             f"{metrics.overflowed} prompts were above the served context and count for nothing (set --context lower)"
         )
     if metrics.one_event_replies:
-        found.append(f"{metrics.one_event_replies} replies came as a single event and have no speed")
+        found.append(f"{metrics.one_event_replies} replies came all at one moment and have no speed")
     found.extend(f"client: {reason}" for reason in health.reasons)
     return found
 

@@ -96,10 +96,13 @@ class Probe(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The result for one SLO: capacity is the largest pass below the smallest fail, 0 when nothing passed."""
+    """The result for one SLO: capacity is the largest pass below the smallest fail.
+
+    It is 0 when one agent fails, and None when nothing passed and one agent was not seen to fail.
+    """
 
     slo: str
-    capacity: int
+    capacity: int | None
     largest_pass: int | None
     smallest_fail: int | None
     reason: Reason

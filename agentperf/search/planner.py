@@ -136,13 +136,18 @@ def _answer(slo: str, seen: View, settings: SearchSettings, stop: str | None) ->
         notes = (*notes, f"ended early: {stop}")
     return Answer(
         slo=slo,
-        capacity=seen.low,
+        capacity=_capacity(seen),
         largest_pass=seen.low or None,
         smallest_fail=seen.high,
         reason="budget" if stop is not None else _reason(seen, settings),
         monotone=not seen.strays,
         notes=notes,
     )
+
+
+def _capacity(seen: View) -> int | None:
+    """Zero is a finding (one agent fails); where nothing passed and that was not seen, nothing is known."""
+    return seen.low or (0 if seen.high == 1 else None)
 
 
 def _reason(seen: View, settings: SearchSettings) -> Reason:
@@ -179,7 +184,7 @@ def _swept(slo: str, seen: View, stop: str | None) -> Answer:
     notes = _notes(seen)
     return Answer(
         slo=slo,
-        capacity=seen.low,
+        capacity=_capacity(seen),
         largest_pass=seen.low or None,
         smallest_fail=seen.high,
         reason=reason,

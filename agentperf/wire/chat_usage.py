@@ -17,13 +17,17 @@ _CACHED_KEYS = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens",
 """At the top level of usage: SGLang and Moonshot, vLLM, DeepSeek, gateways in front of Anthropic's API."""
 
 
+MAX_COUNT = 2**31 - 1
+"""No request has more tokens; a larger number is a fault of the server's, and would spoil every sum it enters."""
+
+
 def whole(value: Any) -> int | None:
-    """A count: a non-negative integer, or a float that is one (24.0). Anything else is not measured."""
+    """A count: a whole number, also as a float (24.0), that a request can have. Anything else is not measured."""
     if isinstance(value, bool):
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and 0 <= value <= MAX_COUNT else None
 
 
 def _first(source: Any, *keys: str) -> int | None:

@@ -149,6 +149,8 @@ async def test_an_untrusted_certificate_is_named() -> None:
         (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--deployment", "/nowhere.toml"), "--deployment"),
         (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--header", "nonsense"), "header"),
         (("run", "--endpoint", "sim:no-such-profile", "--slo", "80tps"), "no-such-profile"),
+        (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--time-scale", "nan"), "--time-scale"),
+        (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--stall-timeout", "-1"), "--stall-timeout"),
         (("report", "/nowhere"), "/nowhere"),
         (("traces", "show", "/nowhere.jsonl"), "/nowhere.jsonl"),
     ],

@@ -174,3 +174,10 @@ def test_gaps_and_offsets(stamps: list[int]) -> None:
         assert len(offsets) == len(stamps)
     else:
         assert packed is None
+
+
+def test_a_usage_of_zero_beside_text_is_no_count() -> None:
+    r = made(streamed(output_tokens=0))
+    assert r.token_source == "estimate"
+    assert r.output_tokens == 50
+    assert r.speed_tps is not None

@@ -87,7 +87,12 @@ def test_in_flight_against_wanted() -> None:
 
 
 def test_one_event_replies_have_no_speed_but_a_ttft() -> None:
-    m = summarise([record(0.0, speed_tps=None, events=1), record(0.1, request_id="x")], level=1, open_ns=0, close_ns=S)
+    m = summarise(
+        [record(0.0, speed_tps=None, events=1, last_visible_ns=S // 2), record(0.1, request_id="x")],
+        level=1,
+        open_ns=0,
+        close_ns=S,
+    )
     assert m.one_event_replies == 1
     assert m.speed.n == 1
     assert m.ttft.n == 2
@@ -123,3 +128,10 @@ def test_bursts_are_noticed() -> None:
 def test_largest_gap_is_published() -> None:
     m = summarise([record(0.0, max_gap_ns=1900 * MS)], level=1, open_ns=0, close_ns=S)
     assert m.max_gap_s == pytest.approx(1.9)
+
+
+def test_tokens_of_failed_replies_are_no_throughput() -> None:
+    good = record(0.0, output_tokens=100)
+    cut = record(0.0, request_id="b", output_tokens=60, outcome="failed", error_class="truncated_stream")
+    alone = summarise([good], level=1, open_ns=0, close_ns=4 * S).output_tps
+    assert summarise([good, cut], level=1, open_ns=0, close_ns=4 * S).output_tps == alone == pytest.approx(25)

@@ -359,3 +359,12 @@ def test_any_split_gives_the_same_outcome(scenario: Scenario, cuts: list[int]) -
     assert timeless(split) == timeless(one)
     assert len(split.visible_ns) == len(one.visible_ns)
     sane(split)
+
+
+@pytest.mark.parametrize("count", [10**30, 2**63, 2**31, -1, 1.5, "7", True, None])
+def test_a_count_that_no_request_can_have_is_not_measured(count):
+    assert whole(count) is None
+
+
+def test_counts_are_whole_numbers_also_as_floats():
+    assert [whole(0), whole(7), whole(7.0), whole(2**31 - 1)] == [0, 7, 7, 2**31 - 1]
