@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agentperf.measure.health import assess
+from agentperf.measure.health import assess, delays_of
 from agentperf.measure.judge import ttft_limit
-from agentperf.measure.metrics import counts_for_slo
+from agentperf.measure.metrics import counts_for_slo, speed_for_verdict
 from agentperf.measure.window import look_at
 from agentperf.run.probe import ProbeOutcome, ProbeState
 from agentperf.slo.model import Slo
@@ -79,8 +79,7 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
     records = state.window_records() if state.open_ns is not None else state.records
     judged = [r for r in records if counts_for_slo(r)]
     ok = [r for r in judged if r.outcome == "ok"]
-    speeds = [0.0 if r.outcome != "ok" else r.speed_tps for r in judged]
-    measured = [s for s in speeds if s is not None]
+    measured = [s for r in judged if (s := speed_for_verdict(r)) is not None]
     ttfts = [r.ttft_s for r in ok if r.ttft_s is not None]
     prompt = sum(r.prompt_tokens or 0 for r in ok if r.cached_tokens is not None)
     cached = sum(r.cached_tokens or 0 for r in ok)
@@ -89,8 +88,7 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
     since = state.open_ns or state.began_ns
     health = assess(
         [s for s in state.samples if s.at_ns >= since],
-        [(r.t0_ns - r.due_ns) / 1e9 for r in judged],
-        [((r.sent_ns or r.t0_ns) - r.due_ns) / 1e9 for r in judged],
+        *delays_of(judged),
         float(sent),
         float(wanted),
         ttft_limit(slos),

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from agentperf.measure.record import Record
+
 MIN_LATENESS_S = 0.005
 TTFT_SHARE = 0.02
 MIN_IN_FLIGHT = 0.99
@@ -50,6 +52,14 @@ class Health(Struct, kw_only=True):
 
 def _p99(values: Sequence[float]) -> float | None:
     return float(np.percentile(values, 99)) if len(values) else None
+
+
+def delays_of(records: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """Of each request in s: t0 - due (send delay), and sent - due (until its stream was open)."""
+    return (
+        [(r.t0_ns - r.due_ns) / 1e9 for r in records],
+        [((r.sent_ns or r.t0_ns) - r.due_ns) / 1e9 for r in records],
+    )
 
 
 def lateness_limit(ttft_limit_s: float | None) -> float:

@@ -10,8 +10,9 @@ from agentperf.measure.metrics import counts_for_slo, speed_for_verdict
 from agentperf.measure.record import Record
 from agentperf.slo.model import Slo
 from agentperf.slo.verdict import Observations, Rules, Verdict, invalidate, judge
+from agentperf.wire import failures
 
-RATE_LIMITED = "rate_limited"
+RATE_LIMITED = failures.RATE_LIMITED
 LIMITED_SHARE = 0.01
 """From this share of 429 answers on, what a level fails by is the key's limit, not the server's."""
 

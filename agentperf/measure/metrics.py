@@ -13,10 +13,11 @@ import numpy as np
 from msgspec import Struct
 
 from agentperf.measure.record import Record
+from agentperf.wire import failures
 
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-OVERFLOW = "context_overflow"
+OVERFLOW = failures.CONTEXT_OVERFLOW
 """A prompt the server has no room for says nothing about speed: it is counted, and kept out of every percentile."""
 
 
@@ -126,7 +127,7 @@ def quantiles(values: Iterable[float]) -> Quantiles:
     return Quantiles(n, mean, at(5), at(10), at(25), at(50), at(75), at(90), at(95), at(99))
 
 
-CUT_OFF = "cut_off"
+CUT_OFF = failures.CUT
 """Still open when the load had waited for it as long as it waits: the server's failure, unlike an interrupted run."""
 
 

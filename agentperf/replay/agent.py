@@ -15,11 +15,11 @@ from agentperf.replay.deck import entry_turn, salt_text, start_share
 from agentperf.replay.history import LiveHistory
 from agentperf.replay.settings import ReplaySettings
 from agentperf.replay.turns import TurnResult
-from agentperf.wire import chat
+from agentperf.wire import chat, failures
 from agentperf.wire.exchange import Caller, Exchange
 from agentperf.wire.outcome import Outcome
 
-ENDS_PLAY = frozenset({"context_overflow"})
+ENDS_PLAY = frozenset({failures.CONTEXT_OVERFLOW})
 """After these the rest of the session cannot succeed either: the agent takes another one."""
 
 
@@ -142,7 +142,7 @@ class _Play:
             outcome = chat.fold(exchange)
         except anyio.get_cancelled_exc_class():
             exchange = Exchange(t0_ns=level.open_since[request_id], end_ns=level.now_ns())
-            outcome = Outcome("truncated", error_class="cut_off", error="the level ended before the reply did")
+            outcome = Outcome("truncated", error_class=failures.CUT, error="the level ended before the reply did")
             self._hand_on(request_id, session, turn, exchange, outcome, due_ns, len(body))
             raise
         finally:

@@ -11,16 +11,16 @@ import msgspec
 
 from agentperf.fleet.fleet import Fleet
 from agentperf.fleet.messages import Batch
-from agentperf.measure.health import Health, WorkerSample, assess
+from agentperf.measure.health import Health, WorkerSample, assess, delays_of
 from agentperf.measure.judge import ttft_limit, verdicts
 from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
 from agentperf.measure.record import Record
 from agentperf.measure.window import is_warm, look_at
 from agentperf.run.plan import Plan
 from agentperf.slo.verdict import Rules, Verdict
+from agentperf.store.phases import INTERRUPTED, phase_of
 
 Phase = Literal["warmup", "window", "settling", "draining"]
-INTERRUPTED = "interrupted"
 
 
 @dataclass(slots=True)
@@ -173,15 +173,14 @@ class ProbeState:
         open_ns = self.open_ns if self.open_ns is not None else self.now_ns
         close_ns = max(self.close_ns if self.close_ns is not None else self.now_ns, open_ns + 1)
         for r in self.records:
-            r.phase = "warmup" if r.t0_ns < open_ns else "window" if r.t0_ns < close_ns else "cooldown"
+            r.phase = phase_of(r.t0_ns, open_ns, close_ns)
             if self.interrupted and r.error_class == CUT_OFF:
                 r.error_class = INTERRUPTED
         population = [r for r in self.records if r.phase == "window"]
         metrics = summarise(self.records, level=self.level, open_ns=open_ns, close_ns=close_ns)
         health = assess(
             [s for s in self.samples if open_ns <= s.at_ns <= close_ns],
-            [(r.t0_ns - r.due_ns) / 1e9 for r in population],
-            [((r.sent_ns or r.t0_ns) - r.due_ns) / 1e9 for r in population],
+            *delays_of(population),
             metrics.in_flight,
             metrics.wanted_in_flight,
             ttft_limit(self.plan.slos),
