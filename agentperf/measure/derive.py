@@ -150,4 +150,5 @@ def make_record(
         itl_s=inter_token_latency(tokens, out.first_visible_ns, out.last_visible_ns) if ok else None,
         notes="; ".join(out.notes) or None,
         event_offsets_us=pack_offsets(out.visible_ns),
+        visible_chars=out.visible_chars or None,
     )

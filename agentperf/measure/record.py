@@ -63,6 +63,8 @@ class Record(Struct, array_like=True, gc=False):
     notes: str | None = None
     event_offsets_us: bytes | None = None
     """Offsets of the visible events from the first one, int32 little-endian, in microseconds."""
+    visible_chars: int | None = None
+    """Characters of visible output (content, reasoning, tool calls): what a count of tokens can be checked against."""
 
 
 COLUMNS: tuple[str, ...] = Record.__struct_fields__
