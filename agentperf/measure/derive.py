@@ -1,6 +1,5 @@
 """From a decoded turn to its record: the formulas of `docs/how-we-measure.md`, each in one function."""
 
-import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -57,7 +56,7 @@ def gaps_ns(visible_ns: Sequence[int]) -> tuple[int | None, int | None]:
     """Largest and 99th percentile gap between successive visible events; n events have n - 1 gaps."""
     if len(visible_ns) < 2:
         return None, None
-    gaps = np.diff(np.array(visible_ns, dtype=np.int64))
+    gaps = np.diff(_as_array(visible_ns))
     gaps.sort()
     # numpy's "linear" by hand: np.percentile takes 0.2 ms a call, a pause in every other stream of this process.
     rank = (len(gaps) - 1) * 0.99
@@ -70,11 +69,14 @@ def pack_offsets(visible_ns: Sequence[int]) -> bytes | None:
     """Visible events as microseconds after the first, int32 little-endian (35 minutes at most; then clipped)."""
     if not visible_ns:
         return None
-    first = visible_ns[0]
-    packed = array("i", [min((v - first) // 1000, 2**31 - 1) for v in visible_ns])
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    stamps = _as_array(visible_ns)
+    packed: bytes = np.minimum((stamps - stamps[0]) // 1000, 2**31 - 1).astype("<i4").tobytes()
+    return packed
+
+
+def _as_array(stamps: Sequence[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Through `array`, which takes a list of ints at half the cost."""
+    return np.frombuffer(array("q", stamps), dtype=np.int64)
 
 
 def count_output(outcome: Outcome, chars_per_token: float) -> tuple[int | None, str | None]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.lowlevel
 
 from agentperf.clock import NowNs
 from agentperf.replay.bodies import EncodedSession, EncodedTree, EncodedTurn, recorded_body
@@ -139,7 +140,7 @@ class _Play:
         level.open_since[request_id] = level.now_ns()
         try:
             exchange = await level.caller(body, request_id)
-            outcome = chat.fold(exchange)
+            outcome = await _decode(exchange)
         except anyio.get_cancelled_exc_class():
             exchange = Exchange(t0_ns=level.open_since[request_id], end_ns=level.now_ns())
             outcome = Outcome("truncated", error_class=failures.CUT, error="the level ended before the reply did")
@@ -188,6 +189,21 @@ class _Play:
                 target_output_tokens=turn.output_tokens,
             )
         )
+
+
+async def _decode(exchange: Exchange) -> Outcome:
+    """Fold the reply, other streams being read between the steps; the end of the level does not cut it off."""
+    steps = chat.fold_steps(exchange)
+    outcome: Outcome | None = None
+    with anyio.CancelScope(shield=True):
+        while outcome is None:
+            try:
+                next(steps)
+                await anyio.lowlevel.checkpoint()
+            except StopIteration as end:
+                outcome = end.value
+    assert outcome is not None
+    return outcome
 
 
 async def run_agent(level: Level, agent: int) -> None:

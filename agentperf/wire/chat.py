@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentperf.errors import UsageError
-from agentperf.wire.chat_fold import fold
+from agentperf.wire.chat_fold import fold, fold_steps
 
 __all__ = [
     "PATH",
@@ -22,6 +22,7 @@ __all__ = [
     "encode_salted",
     "encode_tools",
     "fold",
+    "fold_steps",
     "output_limit",
 ]
 

@@ -1,15 +1,27 @@
 """From the bytes of a chat stream to its outcome. Runs after the stream has closed, once per event: kept cheap."""
 
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
 
 import msgspec
 
 from agentperf.wire import failures, server_errors
-from agentperf.wire.chat_chunks import Choice, Delta, Function, ToolCall, decode_any, decode_chunk, lenient_choice
+from agentperf.wire.chat_chunks import (
+    Choice,
+    Chunk,
+    Delta,
+    Function,
+    ToolCall,
+    decode_any,
+    decode_chunk,
+    lenient_choice,
+)
+from agentperf.wire.chat_quick import STRETCH_READS, plain_stretch
 from agentperf.wire.chat_usage import read_usage
 from agentperf.wire.exchange import Exchange
 from agentperf.wire.outcome import Outcome
-from agentperf.wire.sse import SseError, SseEvent, decode
+from agentperf.wire.sse import SseDecoder, SseError, SseEvent
 
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
@@ -78,14 +90,24 @@ class _Fold:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._odd(event, ns)
             return
-        choices = chunk.choices
-        if choices is None or chunk.error:
+        if chunk.choices is None or chunk.error:
             self._odd(event, ns)
             return
         if chunk.usage:
             self.usage = chunk.usage
-        if choices:
-            self._choice(choices[0], ns)
+        if chunk.choices:
+            self._choice(chunk.choices[0], ns)
+
+    def stretch(self, chunks: list[Chunk], counts: list[int], stamps: Sequence[int]) -> None:
+        """Take the chunks of a plain stretch, `counts[i]` of them complete at `stamps[i]`."""
+        self.events += len(chunks)
+        remaining = iter(chunks)
+        for count, ns in zip(counts, stamps, strict=True):
+            for chunk in islice(remaining, count):
+                if chunk.usage:
+                    self.usage = chunk.usage
+                if chunk.choices:
+                    self._choice(chunk.choices[0], ns)
 
     def _choice(self, choice: Choice, ns: int) -> None:
         if choice.finish_reason:
@@ -262,6 +284,16 @@ def _sound(text: str) -> str:
 
 def fold(exchange: Exchange) -> Outcome:
     """The outcome of a chat request. Never raises for what a server sent; failures have a class and a line."""
+    steps = fold_steps(exchange)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("Outcome", end.value)
+
+
+def fold_steps(exchange: Exchange) -> Generator[None, None, Outcome]:
+    """The same in steps of a fraction of a millisecond each, so that other streams are read between them."""
     x = exchange
     first_byte = x.stamps[0] if x.stamps else None
     error = server_errors.one_line(x.error) if x.error else None
@@ -273,11 +305,15 @@ def fold(exchange: Exchange) -> Outcome:
     if not 200 <= x.status < 300:
         return _http_error(x, out)
     state = _Fold()
+    plain: str | None = None
     try:
-        plain = _read_body(x, state)
+        if (body := _json_body(x)) is not None:
+            state.event(SseEvent(body, complete=x.error_class is None), x.stamps[-1])
+            plain = "answered with one JSON object instead of a stream"
+        else:
+            yield from _read_events(x, state)
     except SseError as error:
         state.bad = str(error)
-        plain = None
     _fill(out, state)
     if plain is not None:
         out.notes.append(plain)
@@ -299,18 +335,35 @@ def _http_error(x: Exchange, out: Outcome) -> Outcome:
     return out
 
 
-def _read_body(x: Exchange, state: _Fold) -> str | None:
-    """Fold all events; a note when the answer came as one JSON object instead of a stream."""
+def _json_body(x: Exchange) -> bytes | None:
+    """The body of an answer that came as one JSON object instead of a stream."""
     content_type = next((value for name, value in x.headers if name == "content-type"), "").lower()
-    if "event-stream" not in content_type and x.chunks:
-        body = b"".join(x.chunks).strip()
-        if body.startswith(b"{"):
-            state.event(SseEvent(body, complete=x.error_class is None), x.stamps[-1])
-            return "answered with one JSON object instead of a stream"
-    stamps = x.stamps
-    for index, event in decode(x.chunks):
-        state.event(event, stamps[index])
-    return None
+    if "event-stream" in content_type or not x.chunks:
+        return None
+    body = b"".join(x.chunks).strip()
+    return body if body.startswith(b"{") else None
+
+
+def _read_events(x: Exchange, state: _Fold) -> Iterator[None]:
+    """Fold all events, a stretch of reads at a time."""
+    decoder = SseDecoder()
+    chunks, stamps = x.chunks, x.stamps
+    for start in range(0, len(chunks), STRETCH_READS):
+        if start:
+            yield
+        reads = chunks[start : start + STRETCH_READS]
+        plain = plain_stretch(reads) if decoder.between_events else None
+        if plain is not None:
+            found, counts, done = plain
+            state.stretch(found, counts, stamps[start : start + STRETCH_READS])
+            state.done = state.done or done
+            decoder.skip()
+        else:
+            for offset, read in enumerate(reads):
+                for event in decoder.feed(read):
+                    state.event(event, stamps[start + offset])
+    for event in decoder.flush():
+        state.event(event, stamps[-1])
 
 
 def _fill(out: Outcome, state: _Fold) -> None:

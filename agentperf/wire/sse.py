@@ -87,6 +87,19 @@ class SseDecoder:
         )
         return out
 
+    @property
+    def between_events(self) -> bool:
+        """Whether nothing is pending, so that whole events may be taken past this decoder and told to `skip`."""
+        if self._idle:
+            return True
+        pending = self._parts or self._data or self._skip_lf or self._event is not None
+        return not (pending or self._comment is not None or self._retry is not None)
+
+    def skip(self) -> None:
+        """Whole events were taken from the input in another way."""
+        self._fresh = False
+        self._idle = True
+
     def _feed(self, chunk: bytes) -> list[SseEvent]:
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         if end == 0:
