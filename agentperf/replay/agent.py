@@ -17,7 +17,7 @@ from agentperf.replay.history import LiveHistory
 from agentperf.replay.settings import ReplaySettings
 from agentperf.replay.turns import TurnResult
 from agentperf.wire import chat, failures
-from agentperf.wire.exchange import Caller, Exchange
+from agentperf.wire.exchange import Caller, Exchange, size
 from agentperf.wire.outcome import Outcome
 
 ENDS_PLAY = frozenset({failures.CONTEXT_OVERFLOW})
@@ -144,13 +144,13 @@ class _Play:
         except anyio.get_cancelled_exc_class():
             exchange = Exchange(t0_ns=level.open_since[request_id], end_ns=level.now_ns())
             outcome = Outcome("truncated", error_class=failures.CUT, error="the level ended before the reply did")
-            self._hand_on(request_id, session, turn, exchange, outcome, due_ns, len(body))
+            self._hand_on(request_id, session, turn, exchange, outcome, due_ns, size(body))
             raise
         finally:
             level.open_since.pop(request_id, None)
         if live is not None:
             live.answered(outcome.message)
-        self._hand_on(request_id, session, turn, exchange, outcome, due_ns, len(body))
+        self._hand_on(request_id, session, turn, exchange, outcome, due_ns, size(body))
         return outcome
 
     def _expected_cached(self, session: EncodedSession, turn: EncodedTurn) -> int:

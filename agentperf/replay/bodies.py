@@ -12,6 +12,7 @@ from msgspec import Struct
 from agentperf.trace.model import Message
 from agentperf.trace.render import RenderedSession, RenderedTree, RenderedTurn
 from agentperf.wire import chat
+from agentperf.wire.exchange import Body
 
 
 class EncodedTurn(Struct, array_like=True):
@@ -125,9 +126,9 @@ def encode_tree(tree: RenderedTree, *, live: bool = False) -> EncodedTree:
     return EncodedTree([encode_session(s, live=live) for s in tree.sessions])
 
 
-def recorded_body(session: EncodedSession, turn: EncodedTurn, salt: bytes, head: bytes, tail: bytes) -> bytes:
-    """The whole body of a turn with recorded history; the one copy that is made of its messages."""
+def recorded_body(session: EncodedSession, turn: EncodedTurn, salt: bytes, head: bytes, tail: bytes) -> Body:
+    """The body of a turn with recorded history, in parts: its messages are not copied, all agents share them."""
     view = memoryview(session.buffers[turn.buffer])
     if turn.salt_at < 0 or not salt:
-        return b"".join((head, view[: turn.length], tail))
-    return b"".join((head, view[: turn.salt_at], salt, view[turn.salt_at : turn.length], tail))
+        return head, view[: turn.length], tail
+    return head, view[: turn.salt_at], salt, view[turn.salt_at : turn.length], tail

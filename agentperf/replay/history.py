@@ -10,6 +10,7 @@ from typing import Any
 from agentperf.replay.bodies import EncodedSession, EncodedTurn
 from agentperf.trace.model import Message
 from agentperf.wire import chat
+from agentperf.wire.exchange import Body
 
 
 class LiveHistory:
@@ -57,9 +58,9 @@ class LiveHistory:
         """Keep the live answer for the next turn."""
         self._answer = message
 
-    def body(self, head: bytes, tail: bytes) -> bytes:
-        """The whole body of the current turn."""
-        return b"".join((head, b",".join(self._messages), tail))
+    def body(self, head: bytes, tail: bytes) -> Body:
+        """The body of the current turn, in parts."""
+        return head, b",".join(self._messages), tail
 
 
 def _text(content: Any) -> str:

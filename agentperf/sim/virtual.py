@@ -11,7 +11,7 @@ from agentperf.sim.driver import VIRTUAL_SLACK_S, EngineDriver
 from agentperf.sim.engine import Emission, Engine
 from agentperf.sim.profile import Profile
 from agentperf.sim.service import SIMULATED_HEADER, Accepted, Service
-from agentperf.wire.exchange import Caller, Exchange
+from agentperf.wire.exchange import Body, Caller, Exchange, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class VirtualEndpoint:
         """The way in, in the place of a transport."""
         return self._call
 
-    async def _call(self, body: bytes, request_id: str) -> Exchange:
+    async def _call(self, body: Body, request_id: str) -> Exchange:
         if self._driver is None:
             raise RuntimeError("the virtual endpoint is not open")
         now_ns = loop_now_ns()
         exchange = Exchange(t0_ns=now_ns, connected_ns=now_ns, sent_ns=now_ns, new_connection=False)
         exchange.headers = [(SIMULATED_HEADER, "1"), ("x-request-id", request_id)]
-        prepared = self._service.prepare(body, now_ns // 1_000_000_000)
+        prepared = self._service.prepare(whole(body), now_ns // 1_000_000_000)
         if not isinstance(prepared, Accepted):
             await asyncio.sleep(self.profile.ttft_overhead_s)
             exchange.status = prepared.status

@@ -10,7 +10,7 @@ import httpx
 from agentperf import __version__
 from agentperf.clock import NowNs, monotonic_ns
 from agentperf.wire.endpoint import Endpoint, Limits
-from agentperf.wire.exchange import Exchange
+from agentperf.wire.exchange import Body, Exchange, size
 from agentperf.wire.stock import StockSender
 from agentperf.wire.timed import TimedTransport
 
@@ -26,7 +26,7 @@ class OpenCaller:
 
     def __init__(
         self,
-        send: Callable[[bytes, str], Awaitable[Exchange]],
+        send: Callable[[Body, str], Awaitable[Exchange]],
         transport: TransportName,
         note: str | None,
         count: Callable[[], int],
@@ -40,7 +40,7 @@ class OpenCaller:
         self.transport: TransportName = transport
         self.note = note
 
-    async def __call__(self, body: bytes, request_id: str) -> Exchange:
+    async def __call__(self, body: Body, request_id: str) -> Exchange:
         """Send one body. Never raises for what a server does; cancellation closes the connection."""
         exchange = await self._send(body, header_id(request_id))
         if exchange.status is not None and exchange.status >= 400:
@@ -112,8 +112,8 @@ async def open_caller(
     target = timed.target(endpoint.scheme, endpoint.host, endpoint.port)
     fixed = _fixed_head(endpoint, path)
 
-    async def send(body: bytes, request_id: str) -> Exchange:
-        head = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (fixed, request_id.encode("ascii"), len(body))
+    async def send(body: Body, request_id: str) -> Exchange:
+        head = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (fixed, request_id.encode("ascii"), size(body))
         return await timed.exchange(target, head, body)
 
     try:

@@ -31,5 +31,18 @@ class Exchange:
     error: str | None = None
 
 
-Caller = Callable[[bytes, str], Awaitable[Exchange]]
+Body = bytes | tuple[bytes | memoryview, ...]
+"""A request body, whole or as parts that go out one behind the other: parts of a shared buffer need no copy."""
+
+Caller = Callable[[Body, str], Awaitable[Exchange]]
 """Sends one body; the second argument is the request id, sent as X-Request-Id. Never raises for what a server does."""
+
+
+def whole(body: Body) -> bytes:
+    """The body in one piece; parts are copied into it."""
+    return body if isinstance(body, bytes) else b"".join(body)
+
+
+def size(body: Body) -> int:
+    """Length in bytes."""
+    return len(body) if isinstance(body, bytes) else sum(map(len, body))

@@ -16,7 +16,7 @@ import httpx
 from agentperf.clock import NowNs
 from agentperf.wire import failures
 from agentperf.wire.endpoint import Endpoint, Limits
-from agentperf.wire.exchange import Exchange
+from agentperf.wire.exchange import Body, Exchange, whole
 from agentperf.wire.timed_connect import failure_of
 
 
@@ -51,7 +51,7 @@ class StockSender:
         await self._pooled.aclose()
         await self._fresh.aclose()
 
-    async def send(self, body: bytes, request_id: str) -> Exchange:
+    async def send(self, body: Body, request_id: str) -> Exchange:
         """As `TimedTransport.exchange`."""
         exchange = Exchange(self._now_ns())
         self._open += 1
@@ -64,7 +64,7 @@ class StockSender:
             self._open -= 1
         return exchange
 
-    async def _attempt(self, client: httpx.AsyncClient, exchange: Exchange, body: bytes, request_id: str) -> None:
+    async def _attempt(self, client: httpx.AsyncClient, exchange: Exchange, body: Body, request_id: str) -> None:
         exchange.new_connection = False
         limits, loop = self._limits, asyncio.get_running_loop()
         deadline = asyncio.timeout(None)
@@ -81,7 +81,7 @@ class StockSender:
                 exchange.sent_ns = now
 
         request = client.build_request(
-            "POST", self._url, content=body, headers=self._headers, extensions={"trace": trace}
+            "POST", self._url, content=whole(body), headers=self._headers, extensions={"trace": trace}
         )
         request.headers["X-Request-Id"] = request_id
         try:

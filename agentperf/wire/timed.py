@@ -17,7 +17,7 @@ import httpx
 from agentperf.clock import NowNs, monotonic_ns
 from agentperf.wire import failures
 from agentperf.wire.endpoint import Limits
-from agentperf.wire.exchange import Exchange
+from agentperf.wire.exchange import Body, Exchange
 from agentperf.wire.timed_connect import Connector, FailedConnectError, Target
 from agentperf.wire.timed_connection import Connection
 
@@ -53,7 +53,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
             self._ssl_context = httpx.create_ssl_context(trust_env=False)
         return Target(host, port, self._ssl_context if scheme == "https" else None)
 
-    async def exchange(self, target: Target, head: bytes, body: bytes) -> Exchange:
+    async def exchange(self, target: Target, head: bytes, body: Body) -> Exchange:
         """Send a request (`head` ends with its blank line) and take the whole response.
 
         Never raises for what a server or network does: `error_class` of the exchange says it. Cancellation closes the
@@ -80,7 +80,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
         self._give_back(target, connection)
         return exchange
 
-    async def _run(self, connection: Connection, exchange: Exchange, head: bytes, body: bytes) -> None:
+    async def _run(self, connection: Connection, exchange: Exchange, head: bytes, body: Body) -> None:
         try:
             await connection.start(exchange, head, body)
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from agentperf.clock import NowNs
 from agentperf.wire import failures
 from agentperf.wire.endpoint import Limits
-from agentperf.wire.exchange import Exchange
+from agentperf.wire.exchange import Body, Exchange
 
 MAX_HEAD_BYTES = 256 * 1024
 """Response head beyond this is a protocol error."""
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
 
     # -- life of a request
 
-    def start(self, exchange: Exchange, head: bytes, body: bytes) -> "asyncio.Future[None]":
+    def start(self, exchange: Exchange, head: bytes, body: Body) -> "asyncio.Future[None]":
         """Write a request; the future is done when the exchange is over. It is only ever cancelled from outside."""
         transport = self._transport
         assert transport is not None and self._exchange is None
@@ -93,12 +93,8 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._start_ns = self._last_ns = self._now_ns()
         waiter = self._waiter = self._loop.create_future()
-        if len(body) < 16_384:
-            transport.write(head + body)
-        else:
-            # Two writes instead of a copy of a large body.
-            transport.write(head)
-            transport.write(body)
+        # In parts and not joined: a large body is not copied.
+        transport.writelines((head, body) if isinstance(body, bytes) else (head, *body))
         if self._exchange is not None and transport.get_write_buffer_size() == 0:
             self._sent()
         self._arm()

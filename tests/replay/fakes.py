@@ -11,7 +11,7 @@ from agentperf.clock import loop_now_ns
 from agentperf.replay.bodies import EncodedTree, encode_tree
 from agentperf.trace.model import Dependency
 from agentperf.trace.render import RenderedSession, RenderedTree, RenderedTurn
-from agentperf.wire.exchange import Exchange
+from agentperf.wire.exchange import Body, Exchange, whole
 
 
 def turn(index: int, name: str, messages: list[dict[str, Any]], **changes: Any) -> RenderedTurn:
@@ -99,10 +99,10 @@ class FakeServer:
     open: int = 0
     peak: int = 0
 
-    async def __call__(self, body: bytes, request_id: str) -> Exchange:
+    async def __call__(self, body: Body, request_id: str) -> Exchange:
         exchange = Exchange(t0_ns=loop_now_ns(), status=200)
         exchange.connected_ns = exchange.sent_ns = exchange.t0_ns
-        self.sent.append((exchange.t0_ns, request_id, json.loads(body)))
+        self.sent.append((exchange.t0_ns, request_id, json.loads(whole(body))))
         self.open += 1
         self.peak = max(self.peak, self.open)
         try:
