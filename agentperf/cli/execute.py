@@ -28,7 +28,7 @@ from agentperf.run.conductor import Progress, conduct, probe_count_bound, probe_
 from agentperf.run.manifest import make_manifest
 from agentperf.run.workload import Workload, encode, load_workload, render
 from agentperf.search.model import Done
-from agentperf.store.rundir import RunWriter, default_directory
+from agentperf.store.rundir import RunWriter, check_writable, default_directory
 from agentperf.trace.io import resolve
 from agentperf.trace.sizing import DEFAULT_SIZES, TokenSizes, calibration_prompts_for
 from agentperf.wire import chat
@@ -234,6 +234,8 @@ def execute(options: RunOptions) -> ExitCode:
     if options.insecure:
         out.print("warning: TLS certificates are not verified (--insecure)", style="bold yellow")
     with ExitStack() as stack:
+        if not options.dry_run:
+            check_writable(options.out)  # before minutes are spent on the endpoint
         if options.traces is not None:
             resolve(options.traces)  # a mistyped name is told before the endpoint is asked anything
         endpoint, shown, simulated = stack.enter_context(_endpoint(options))

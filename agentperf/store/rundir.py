@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,8 +45,23 @@ _FREE_TEXT: Final = ("error", "notes", "finish_reason")
 
 
 def slug(name: str) -> str:
-    """A name as part of a file name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
+    """A name as part of a file name: letters and digits of any script, at most 80 characters and 200 bytes."""
+    composed = unicodedata.normalize("NFC", name)
+    kept = re.sub(r"[^\w.-]+", "-", composed).strip("-.")[:80]
+    while len(kept.encode("utf-8", "replace")) > 200:  # file systems bound a name's bytes
+        kept = kept[:-1]
+    return kept or "run"
+
+
+def check_writable(out: Path) -> None:
+    """UsageError when no run directory could be made in `out`; makes nothing itself."""
+    there = out.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"--out {out}: {there} is not a directory", "choose another --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {out}: {there} is not writable", "choose another --out")
 
 
 def default_directory(out: Path, name: str, now: dt.datetime | None = None) -> Path:

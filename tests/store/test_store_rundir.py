@@ -23,7 +23,7 @@ from run_journals import NOW, answer, finished, manifest, record, search_journal
 from agentperf.errors import ClientError, UsageError
 from agentperf.measure.record import COLUMNS, Record
 from agentperf.store import stream as stream_module
-from agentperf.store.rundir import FLUSH_ROWS, RunWriter, default_directory, read_run
+from agentperf.store.rundir import FLUSH_ROWS, RunWriter, check_writable, default_directory, read_run
 from agentperf.store.schema import SCHEMA, SCHEMA_VERSION, to_batch, to_records, unit_of
 from agentperf.store.stream import encode_batch, read_batches
 
@@ -145,6 +145,16 @@ def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
     assert default_directory(tmp_path, "x", NOW).name == f"{first.name}-2"
     berlin = NOW.astimezone(dt.timezone(dt.timedelta(hours=1)))
     assert default_directory(tmp_path, "///", berlin).name == "20261201T093000Z-run"
+    assert default_directory(tmp_path, "größe 模型/80tps", berlin).name == "20261201T093000Z-größe-模型-80tps"
+    assert len(default_directory(tmp_path, "模" * 300, berlin).name.encode()) <= 255
+
+
+def test_where_nothing_can_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "deep")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="not a directory"):
+        check_writable(tmp_path / "file" / "runs")
 
 
 class Clock:
