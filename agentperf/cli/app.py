@@ -6,6 +6,7 @@ import typer
 
 from agentperf import __version__
 from agentperf.cli import console
+from agentperf.cli.calibrate import calibrate
 from agentperf.cli.report import report
 from agentperf.cli.run import run
 from agentperf.cli.sim import app as sim_app
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("report")(report)
+app.command("calibrate")(calibrate)
 app.command("tiers")(tiers)
 app.add_typer(traces_app, name="traces", help="Show, validate, make and import trace sets.")
 app.add_typer(sim_app, name="sim", help="The simulated inference server.")

@@ -1,0 +1,239 @@
+"""`agentperf calibrate`: how many streams can this machine's client drive, and with what error?"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentperf.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from agentperf.yardstick.calibration import Calibration, RateResult
+    from agentperf.yardstick.figures import Figures
+    from agentperf.yardstick.measure import Settings
+
+_BUDGET = 360.0
+_QUICK = {"window_s": 1.5, "resolution": 0.25}
+_QUICK_BUDGET = 120.0
+
+
+def calibrate(
+    *,
+    rates: Annotated[str, typer.Option(metavar="LIST", help="Tokens per second of each stream.")] = "20,50,80,200",
+    workers: Annotated[
+        str, typer.Option(metavar="LIST", help="Load processes: 1, or 1,2. auto: 1, and half of the cores.")
+    ] = "auto",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="In all [default: 6m].", show_default=False)
+    ] = None,
+    max_streams: Annotated[int, typer.Option(min=1, metavar="N", help="Never more streams.")] = 8192,
+    window: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of each probe [default: 3s].", show_default=False)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short windows, to within 25 % instead of 10 %, in 2 minutes.")
+    ] = False,
+    save: Annotated[bool, typer.Option("--save/--no-save", help="Keep it for run --dry-run to quote.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+) -> None:
+    """Measure how many streams this machine's client drives with TTFT errors <= 5 ms and speed errors <= 0.5 % at p99.
+
+    The load processes of `run` are held against a built-in server that stamps each token it sends. Loopback only.
+    """
+    from agentperf.yardstick.measure import Settings, enough_descriptors, most_streams
+
+    short = _QUICK if quick else {}
+    counts = read_workers(workers)
+    settings = Settings(
+        rates=read_rates(rates),
+        workers=counts,
+        max_streams=max_streams,
+        budget_s=_duration("--budget", budget, _QUICK_BUDGET if quick else _BUDGET),
+        window_s=_duration("--window", window, short.get("window_s", 3.0)),
+        resolution=short.get("resolution", 0.1),
+    )
+    with enough_descriptors(max_streams):
+        import msgspec
+
+        most = most_streams(max_streams, min(counts))
+        raise typer.Exit(int(_run(msgspec.structs.replace(settings, max_streams=most), save=save, json=json)))
+
+
+def read_rates(text: str) -> tuple[float, ...]:
+    """`20,50` -> ascending rates, each once."""
+    try:
+        found = sorted({float(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        found = []
+    if not found or not all(1 <= rate <= 1000 for rate in found):
+        raise UsageError(f"--rates {text!r} is no list of rates from 1 to 1000 tok/s", "write it as 20,50,80,200")
+    return tuple(found)
+
+
+def read_workers(text: str) -> tuple[int, ...]:
+    """`auto`, or `1,2` -> ascending numbers of load processes."""
+    if text == "auto":
+        from agentperf.yardstick.cores import usable_cores
+
+        # Each load process is matched by a reference server, so only half of the cores can be load processes.
+        return tuple(sorted({1, max(1, len(usable_cores()) // 2)}))
+    try:
+        found = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > 256:
+        raise UsageError(f"--workers {text!r} is neither auto nor a list of numbers from 1 to 256", "write it as 1,2")
+    return tuple(found)
+
+
+def _duration(flag: str, text: str | None, default: float) -> float:
+    from agentperf.cli.options import seconds
+
+    return default if text is None else seconds(flag, text)
+
+
+def _run(settings: "Settings", *, save: bool, json: bool) -> ExitCode:
+    import anyio
+
+    from agentperf.cli import console
+    from agentperf.yardstick import measure
+
+    out = console.stderr()
+    _say_plan(settings, out)
+    progress = measure.Progress()
+    interrupted = False
+    try:
+        anyio.run(
+            measure.calibrate, settings, progress, lambda f: _say_probe(f, out), backend_options={"use_uvloop": True}
+        )
+    except KeyboardInterrupt:
+        interrupted = True
+        out.print("interrupted: what was measured so far is shown, and not kept", style="yellow")
+    found = measure.document(settings, progress)
+    if save and not interrupted:
+        _keep(found, out)
+    if json:
+        import msgspec
+
+        console.stdout().print(msgspec.json.encode(found).decode(), markup=False, soft_wrap=True)
+    else:
+        show(found, console.stdout())
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if found.results and all(r.streams for r in found.results) else ExitCode.INCONCLUSIVE
+
+
+def _keep(found: "Calibration", out: "Console") -> None:
+    from agentperf.yardstick.calibration import load, merged, save
+    from agentperf.yardstick.machine import cache_file
+
+    path = cache_file()
+    save(path, merged(load(path), found))
+    out.print(f"kept in {path}; run --dry-run quotes it", style="dim", markup=False)
+
+
+def _say_plan(settings: "Settings", out: "Console") -> None:
+    from agentperf.yardstick.cores import split_cores, usable_cores
+
+    rates = ", ".join(f"{rate:g}" for rate in settings.rates)
+    counts = ", ".join(map(str, settings.workers))
+    out.print(f"calibrating at {rates} tok/s with {counts} load process(es), {settings.budget_s / 60:.1f} min at most")
+    cores = usable_cores()
+    for workers in settings.workers:
+        if split_cores(cores, workers) is None:
+            out.print(
+                f"warning: {workers} load processes and as many reference servers share {len(cores)} core(s), so expect"
+                " less than the client can do",
+                style="yellow",
+            )
+
+
+def _say_probe(f: "Figures", out: "Console") -> None:
+    style = {"pass": "green", "fail": "red", "server": "yellow"}[f.verdict]
+    why = f": {'; '.join(f.reasons)}" if f.reasons else ""
+    others = f"  (other work: {f.other_cores:.2f} cores)" if f.disturbed and f.other_cores is not None else ""
+    text = f"TTFT error p99 {_ms(f.ttft_error_p99_ms)}, speed error p99 {_percent(f.speed_error_p99)}"
+    out.print(f"{f.tps:g} tok/s  {f.workers} x  {f.level:>5} streams  [{style}]{f.verdict}[/]  {text}{why}{others}")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3%}"
+
+
+def _streams(result: "RateResult") -> str:
+    if not result.streams:
+        return "none"
+    return f"{'at least ' if result.at_least else ''}{result.streams:,}"
+
+
+def _limit(result: "RateResult") -> str:
+    text = {
+        "client": "the client",
+        "server": "the reference server",
+        "max-streams": "--max-streams",
+        "budget": "--budget",
+        "interrupted": "interrupted",
+    }[result.limit]
+    miss = f", missed at {result.smallest_miss:,}" if result.smallest_miss else ""
+    return f"{text}{miss}{' (disturbed)' if result.disturbed else ''}"
+
+
+_COLUMNS = ("tok/s", "load processes", "streams", "events/s", "TTFT error p99", "speed error p99", "in flight",
+    "CPU/event", "CPU", "loop lag p99", "other work", "limit")  # fmt: skip
+
+
+def _row(result: "RateResult") -> Sequence[str]:
+    best = result.best
+    head = [f"{result.tps:g}", str(result.workers), _streams(result)]
+    if best is None:
+        return [*head, *["-"] * 8, _limit(result)]
+    return [
+        *head,
+        f"{best.events_per_s:,.0f}",
+        _ms(best.ttft_error_p99_ms),
+        _percent(best.speed_error_p99),
+        f"{best.in_flight:,.1f}",
+        "-" if best.us_per_event is None else f"{best.us_per_event:.1f} us",
+        "-" if best.cpu_share is None else f"{best.cpu_share:.0%}",
+        _ms(best.loop_lag_p99_ms),
+        "?" if best.other_cores is None else f"{best.other_cores:.2f} cores",
+        _limit(result),
+    ]
+
+
+def show(found: "Calibration", out: "Console") -> None:
+    """The table, and below it what qualifies it."""
+    from rich.table import Table
+
+    bounds = found.bounds
+    title = f"{found.machine.line}; p99 TTFT error <= {bounds.ttft_error_p99_ms:g} ms and p99 speed error"
+    table = Table(box=None, pad_edge=False, title=f"{title} <= {bounds.speed_error_p99:.1%}", title_justify="left")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name == "limit" else "right")
+    for result in found.results:
+        table.add_row(*_row(result))
+    out.print(table)
+    for hose in found.firehose:
+        cost = "" if hose.us_per_event is None else f", {hose.us_per_event:.1f} us of CPU each"
+        out.print(
+            f"firehose, {hose.workers} load process(es), {hose.streams} streams:"
+            f" {hose.events_per_s:,.0f} events/s{cost}",
+            style="dim",
+        )
+    if any(r.limit == "server" for r in found.results):
+        out.print(
+            "at least: the reference server could not offer more, so the client was not shown its limit", style="dim"
+        )
+    if any(r.disturbed for r in found.results):
+        out.print(
+            "disturbed: other work ran whenever the next level was tried; calibrate on a quiet machine", style="yellow"
+        )
+    for result in found.results:
+        if result.error:
+            out.print(f"{result.tps:g} tok/s: {result.error}", style="yellow", markup=False)
