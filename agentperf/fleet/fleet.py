@@ -1,178 +1,210 @@
 """The parent's side: load processes, or in virtual time tasks, that hold a level together."""
 
 import contextlib
-import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 import anyio.abc
-from anyio.streams.memory import MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from agentperf.clock import NowNs, loop_now_ns, monotonic_ns
-from agentperf.errors import ClientError
-from agentperf.fleet.messages import (
-    LENGTH_BYTES,
-    Batch,
-    Command,
-    Job,
-    LevelEnded,
-    Quit,
-    Report,
-    StartLevel,
-    StopLevel,
-    WorkerFailed,
-    frame,
-    report,
-)
+from agentperf.errors import ClientError, plain_errors
+from agentperf.fleet import child as children_module
+from agentperf.fleet.child import Child, launch
+from agentperf.fleet.machine import Meter
+from agentperf.fleet.messages import Batch, Command, Job, LevelEnded, Report, StartLevel, StopLevel
 from agentperf.fleet.worker import serve
 from agentperf.wire.exchange import Caller
 
-SILENCE_S = 8.0
-"""A load process that says nothing for this long is taken for dead or stopped; it reports five times a second."""
+INBOX = 64
+"""Reports that may wait for the judge. Beyond that they wait in the pipes, and behind those in the load processes."""
+START_AHEAD_NS = 50_000_000
+"""How far ahead the common start of a level lies: long enough for the command to reach every load process."""
+
+
+class ProcessLostError(ClientError):
+    """A load process died or stopped answering while it held a level. `lost` has worker and cause of each."""
+
+    def __init__(self, lost: Sequence[tuple[int, str]]) -> None:
+        self.lost = tuple(lost)
+        super().__init__("; ".join(f"load process {worker} {cause}" for worker, cause in lost))
 
 
 class Link(Protocol):
-    """The way to one worker."""
+    """The way to one worker. `lost` says what became of one that is gone."""
+
+    lost: str | None
+    reports_due: bool
 
     async def send(self, message: Command) -> None:
         """Hand over a command."""
 
-
-@dataclass(slots=True)
-class _ProcessLink:
-    process: anyio.abc.Process
-
-    async def send(self, message: Command) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self.process.stdin.send(frame(message))
+    async def answers(self) -> bool:
+        """Whether it is there, between levels."""
 
 
 @dataclass(slots=True)
 class _TaskLink:
     outbox: MemoryObjectSendStream[Command]
+    lost: str | None = None
+    reports_due: bool = False
 
     async def send(self, message: Command) -> None:
         await self.outbox.send(message)
 
+    async def answers(self) -> bool:
+        return True
+
 
 class Fleet:
-    """N agents on its workers. `reports` yields what they say; a dead or silent worker raises ClientError there."""
+    """N agents on its workers.
 
-    def __init__(self, links: list[Link], inbox: "anyio.abc.ObjectReceiveStream[Report]", now_ns: NowNs) -> None:
+    A level goes `start_level`, then `reports` until it ends, with `stop_level` in between. When a worker is lost, the
+    others are stopped at once, what they still say is yielded, and `reports` raises ProcessLostError; `repair` then
+    replaces it.
+    """
+
+    def __init__(
+        self,
+        links: list[Link],
+        inbox: MemoryObjectReceiveStream[Report],
+        now_ns: NowNs,
+        replace: Callable[[int], Awaitable[Link]] | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self._links = links
         self._inbox = inbox
-        self._heard_ns: dict[int, int] = {}
+        self._replace = replace
         self._running: set[int] = set()
+        self._lost: list[tuple[int, str]] = []
+        self._probe = -1
         self.now_ns = now_ns
+        self.meter = meter
+        """Samples the parent itself; None in virtual time."""
 
     @property
     def workers(self) -> int:
         """How many load processes there are."""
         return len(self._links)
 
-    async def start_level(self, probe: int, level: int, spread_s: float) -> None:
-        """Begin to hold `level` agents, dealt round to the workers."""
-        now = self.now_ns()
+    async def repair(self) -> list[tuple[int, str]]:
+        """Between levels: replace the workers that are gone or do not answer; each with its cause.
+
+        ClientError when a replacement does not start.
+        """
+        replaced: list[tuple[int, str]] = []
         for worker, link in enumerate(self._links):
+            if await link.answers():
+                continue
+            cause = str(link.lost)
+            if self._replace is None:
+                raise ProcessLostError([(worker, cause)])
+            self._links[worker] = await self._replace(worker)
+            replaced.append((worker, cause))
+        return replaced
+
+    async def start_level(self, probe: int, level: int, spread_s: float) -> None:
+        """Begin to hold `level` agents, dealt round to the workers; all begin at one moment."""
+        self._probe, self._lost = probe, []
+        self._running = set(range(len(self._links)))
+        ahead = START_AHEAD_NS if len(self._links) > 1 else 0
+        start_ns = self.now_ns() + ahead
+
+        async def start(worker: int, link: Link) -> None:
+            link.reports_due = link.lost is None
             agents = list(range(worker, level, len(self._links)))
-            self._heard_ns[worker] = now
-            self._running.add(worker)
-            await link.send(StartLevel(probe=probe, level=level, agents=agents, spread_s=spread_s))
+            await link.send(
+                StartLevel(probe=probe, level=level, agents=agents, spread_s=spread_s, start_ns=start_ns),
+            )
+
+        async with anyio.create_task_group() as group:
+            for worker, link in enumerate(self._links):
+                group.start_soon(start, worker, link)
 
     async def stop_level(self, grace_s: float) -> None:
         """Begin to end the level."""
-        for link in self._links:
-            await link.send(StopLevel(grace_s=grace_s))
+        for worker in sorted(self._running):
+            await self._links[worker].send(StopLevel(grace_s=grace_s))
 
     async def reports(self) -> AsyncIterator[Batch]:
-        """Batches of the running level until all workers have ended it."""
+        """Batches of the running level until all workers have ended it. ProcessLostError when one of them was lost."""
         while self._running:
             message: Report | None = None
             with anyio.move_on_after(1.0):  # nothing may be yielded inside: the scope belongs to this task alone
                 message = await self._inbox.receive()
-            if isinstance(message, WorkerFailed):
-                raise ClientError(f"load process {message.worker} failed: {message.error}")
-            if message is not None:
-                self._heard_ns[message.worker] = self.now_ns()
-            if isinstance(message, LevelEnded):
+            if isinstance(message, LevelEnded) and message.probe == self._probe:
                 self._running.discard(message.worker)
-            self._check_silence()
-            if isinstance(message, Batch):
+            await self._part_from_lost()
+            if isinstance(message, Batch) and message.probe == self._probe:
                 yield message
+        if not self._lost:
+            return
+        with contextlib.suppress(anyio.WouldBlock):
+            while True:  # what the lost ones had said before
+                message = self._inbox.receive_nowait()
+                if isinstance(message, Batch) and message.probe == self._probe:
+                    yield message
+        raise ProcessLostError(self._lost)
 
-    def _check_silence(self) -> None:
-        now = self.now_ns()
-        for worker in self._running:
-            silent_s = (now - self._heard_ns[worker]) / 1e9
-            if silent_s > SILENCE_S:
-                raise ClientError(
-                    f"load process {worker} has said nothing for {silent_s:.0f} s",
-                    "it was stopped, or this machine is overloaded; the level is void",
-                )
-
-
-async def _listen(worker: int, process: anyio.abc.Process, inbox: MemoryObjectSendStream[Report]) -> None:
-    """Frames of one process until its pipe closes."""
-    assert process.stdout is not None
-    pending = bytearray()
-    try:
-        async for data in process.stdout:
-            pending += data
-            while len(pending) >= LENGTH_BYTES:
-                length = int.from_bytes(pending[:LENGTH_BYTES], "big") + LENGTH_BYTES
-                if len(pending) < length:
-                    break
-                message = report(bytes(pending[LENGTH_BYTES:length]))
-                del pending[:length]
-                await inbox.send(message)
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return
-    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        await inbox.send(WorkerFailed(worker=worker, error=f"it ended with code {await process.wait()}"))
-
-
-async def _stop(process: anyio.abc.Process) -> None:
-    with anyio.CancelScope(shield=True):
-        if process.stdin is not None:
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await process.stdin.send(frame(Quit()))
-                await process.stdin.aclose()
-        with anyio.move_on_after(3):
-            await process.wait()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    async def _part_from_lost(self) -> None:
+        gone = [(worker, cause) for worker in sorted(self._running) if (cause := self._links[worker].lost) is not None]
+        if not gone:
+            return
+        self._lost += gone
+        self._running -= {worker for worker, _ in gone}
+        await self.stop_level(0.0)
 
 
 @contextlib.asynccontextmanager
 async def open_fleet(make_job: Callable[[int, int], Job], workers: int) -> AsyncIterator[Fleet]:
-    """Start `workers` load processes, each with its job; they end with the context, whatever happens in it."""
-    send, receive = anyio.create_memory_object_stream[Report](1024)
-    processes: list[anyio.abc.Process] = []
-    async with receive, send, anyio.create_task_group() as group:
-        try:
-            links: list[Link] = []
-            for worker in range(workers):
-                process = await anyio.open_process(
-                    [sys.executable, "-m", "agentperf.fleet.process"],
-                    stderr=None,
-                    start_new_session=True,  # so that Ctrl-C reaches the parent alone
-                    env=dict(os.environ),
-                )
-                processes.append(process)
-                group.start_soon(_listen, worker, process, send)
-                link = _ProcessLink(process)
-                await link.send(make_job(worker, workers))
-                links.append(link)
-            yield Fleet(links, receive, monotonic_ns)
-        finally:
-            for process in processes:
-                await _stop(process)
-            group.cancel_scope.cancel()
+    """Start `workers` load processes, each with its job; they end with the context, whatever happens in it.
+
+    Raises ClientError when one of them does not come up.
+    """
+    send, receive = anyio.create_memory_object_stream[Report](INBOX)
+    children: list[Child] = []
+    with plain_errors():
+        async with receive, send, anyio.create_task_group() as group:
+
+            async def start(worker: int) -> Child:
+                return await launch(worker, make_job(worker, workers), send, group, children)
+
+            try:
+                links = await _start_all(start, workers)
+                group.start_soon(_watch, children)
+                yield Fleet(links, receive, monotonic_ns, start, Meter())
+            finally:
+                with anyio.CancelScope(shield=True):
+                    async with anyio.create_task_group() as endings:
+                        for child in children:
+                            endings.start_soon(child.end)
+                group.cancel_scope.cancel()
+
+
+async def _start_all(start: Callable[[int], Awaitable[Child]], workers: int) -> list[Link]:
+    """All at the same time: reading a large job takes seconds."""
+    links: dict[int, Link] = {}
+
+    async def one(worker: int) -> None:
+        links[worker] = await start(worker)
+
+    async with anyio.create_task_group() as group:
+        for worker in range(workers):
+            group.start_soon(one, worker)
+    return [links[worker] for worker in range(workers)]
+
+
+async def _watch(children: list[Child]) -> None:
+    """Count the silence of load processes."""
+    before = monotonic_ns()
+    while True:
+        await anyio.sleep(children_module.WATCH_S)
+        now = monotonic_ns()
+        for child in children:
+            child.watch((now - before) / 1e9)
+        before = now
 
 
 @contextlib.asynccontextmanager

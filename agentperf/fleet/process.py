@@ -9,8 +9,9 @@ import signal
 import sys
 
 from agentperf.clock import monotonic_ns
-from agentperf.fleet.messages import LENGTH_BYTES, Command, Job, Quit, Report, WorkerFailed, command, frame
-from agentperf.fleet.worker import Gauges, serve
+from agentperf.fleet.machine import raise_open_files
+from agentperf.fleet.messages import LENGTH_BYTES, Command, Job, Quit, Ready, Report, WorkerFailed, command, frame
+from agentperf.fleet.worker import Gauges, Send, serve
 from agentperf.wire import chat
 from agentperf.wire.client import open_caller
 
@@ -46,11 +47,22 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
+async def _hold(job: Job, reader: asyncio.StreamReader, send: Send) -> None:
+    """Obey the parent until it says Quit."""
+    assert job.target is not None
+    endpoint, limits = pickle.loads(job.target.endpoint)  # noqa: S301 - written by our own parent a moment ago
+    async with open_caller(endpoint, path=chat.PATH, limits=limits, transport=job.target.transport) as caller:
+        # The loop allocates no cycles worth collecting, and a collection would be a pause in every open stream.
+        gc.disable()
+        gc.collect()
+        gc.freeze()
+        await send(Ready(worker=job.worker))
+        gauges = Gauges(caller.awaiting_first_byte, lambda: caller.open_connections)
+        await serve(job, caller, lambda: _read(reader), send, monotonic_ns, gauges)
+
+
 async def _main() -> None:
     reader, writer = await _streams()
-    job = await _read(reader)
-    if not isinstance(job, Job) or job.target is None:
-        return
 
     async def send(message: Report) -> None:
         try:
@@ -60,24 +72,22 @@ async def _main() -> None:
             raise _ParentGoneError from error
 
     try:
-        endpoint, limits = pickle.loads(job.target.endpoint)  # noqa: S301 - written by our own parent a moment ago
-        async with open_caller(endpoint, path=chat.PATH, limits=limits, transport=job.target.transport) as caller:
-            # The loop allocates no cycles worth collecting, and a collection would be a pause in every open stream.
-            gc.disable()
-            gauges = Gauges(caller.awaiting_first_byte, lambda: caller.open_connections)
-            await serve(job, caller, lambda: _read(reader), send, monotonic_ns, gauges)
+        job = await _read(reader)
+        if isinstance(job, Job) and job.target is not None:
+            await _hold(job, reader, send)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it in one line
         cause = _cause(error)
         if isinstance(cause, _ParentGoneError):
             return
         line = " ".join(f"{type(cause).__name__}: {cause}".split())
         with contextlib.suppress(_ParentGoneError):
-            await send(WorkerFailed(worker=job.worker, error=line[:500]))
+            await send(WorkerFailed(worker=-1, error=line[:500]))
 
 
 def main() -> None:
     """Run on uvloop; Ctrl-C is the parent's business, and arrives here as a command."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_open_files()
     import uvloop
 
     uvloop.run(_main())

@@ -5,17 +5,27 @@ parent only as two callables.
 """
 
 import gc
-import resource
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio
 
 from agentperf.clock import NowNs, loop_now_ns
-from agentperf.fleet.messages import Batch, Command, Job, LevelEnded, Quit, Report, StartLevel, StopLevel
+from agentperf.fleet.lag import LagWatch
+from agentperf.fleet.machine import OpenFiles, rss_bytes
+from agentperf.fleet.messages import (
+    Batch,
+    Command,
+    Job,
+    LevelEnded,
+    Ping,
+    Pong,
+    Quit,
+    Report,
+    StartLevel,
+    StopLevel,
+)
 from agentperf.measure.derive import make_record
 from agentperf.measure.health import WorkerSample
 from agentperf.measure.record import Record
@@ -25,9 +35,10 @@ from agentperf.replay.turns import TurnResult
 from agentperf.wire.exchange import Caller
 
 BATCH_S = 0.2
-LAG_TICK_S = 0.02
-FDS_EVERY_NS = 5_000_000_000
-_FDS = Path("/proc/self/fd")
+BATCH_RECORDS = 500
+"""Most records of one batch, a matter of a millisecond to encode; what is left follows at once."""
+MAX_PENDING_RECORDS = 20_000
+"""More records than this are not held back for a parent that does not take them: the level ends, and is void."""
 
 Receive = Callable[[], Awaitable[Command]]
 Send = Callable[[Report], Awaitable[None]]
@@ -43,44 +54,22 @@ class Gauges:
     """Connections that exist, idle ones included."""
 
 
-class _OpenFiles:
-    """How many file descriptors this process has open; 0 where the system does not tell."""
-
-    def __init__(self) -> None:
-        self._listed = 0
-        self._listed_ns = -FDS_EVERY_NS
-
-    def count(self, now_ns: int) -> int:
-        """Asked for with every batch, so it must cost microseconds however many sockets there are."""
-        try:
-            # Linux 6.2 and later: the size of the folder is the number of its entries.
-            if size := _FDS.stat().st_size:
-                return size
-            if now_ns - self._listed_ns >= FDS_EVERY_NS:
-                # A listing takes a millisecond per thousand sockets, in which no stream is read: once in a while.
-                self._listed, self._listed_ns = sum(1 for _ in _FDS.iterdir()), now_ns
-        except OSError:
-            return 0
-        return self._listed
-
-
-def _rss_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 class _Probe:
     """One level as this process sees it."""
 
     def __init__(self, job: Job, start: StartLevel, caller: Caller, now_ns: NowNs, gauges: Gauges) -> None:
         self.gauges = gauges
-        self.files = _OpenFiles()
+        self.files = OpenFiles()
         self.job = job
         self.start = start
         self.now_ns = now_ns
         self.virtual = now_ns is loop_now_ns
         self.records: list[Record] = []
-        self.lags: list[float] = []
+        self.on_the_way = 0
+        self.blocked_ns = 0
+        self.overfull = False
+        self.late_ns = 0
+        self.lag = LagWatch(now_ns)
         self.cpu = time.process_time()
         self.sampled_ns = now_ns()
         self.ended = anyio.Event()
@@ -108,6 +97,15 @@ class _Probe:
                 chars_per_token=job.chars_per_token,
             )
         )
+        if self.pending > MAX_PENDING_RECORDS:
+            # No record is ever dropped, so none may be added for long: no new turn is issued.
+            self.overfull = True
+            self.level.stop.set()
+
+    @property
+    def pending(self) -> int:
+        """Records that the parent has not taken yet."""
+        return len(self.records) + self.on_the_way
 
     async def _one(self, agent: int) -> None:
         self.agents += 1
@@ -117,40 +115,46 @@ class _Probe:
             self.agents -= 1
 
     async def hold(self) -> None:
-        """Run the agents until they have all ended."""
+        """Run the agents, from the common start until they have all ended."""
         with self.grace:
+            wait_ns = self.start.start_ns - self.now_ns()
+            if self.start.start_ns and wait_ns > 0:
+                await anyio.sleep(wait_ns / 1e9)
+            if self.start.start_ns:
+                self.late_ns = self.now_ns() - self.start.start_ns
             async with anyio.create_task_group() as group:
                 for agent in self.start.agents:
                     group.start_soon(self._one, agent)
         self.ended.set()
-
-    async def watch_lag(self) -> None:
-        """Lateness of a regular timer: how long a ready task waits for this loop."""
-        while not self.ended.is_set():
-            before = self.now_ns()
-            await anyio.sleep(LAG_TICK_S)
-            self.lags.append(max(0.0, (self.now_ns() - before) / 1e9 - LAG_TICK_S))
 
     def stop(self, grace_s: float) -> None:
         """End the level: no new turns; what is open after `grace_s` is cut off."""
         self.level.stop.set()
         self.grace.deadline = anyio.current_time() + grace_s
 
-    def batch(self) -> Batch:
-        """What happened since the last batch."""
-        now = self.now_ns()
+    def _sample(self, now: int) -> WorkerSample:
         cpu = time.process_time()
         sample = WorkerSample(
             worker=self.job.worker,
             at_ns=now,
-            lags_s=self.lags,
+            lags_s=self.lag.taken(),
             cpu_share=0.0 if self.virtual else (cpu - self.cpu) * 1e9 / max(1, now - self.sampled_ns),
-            rss_bytes=_rss_bytes(),
+            rss_bytes=rss_bytes(),
             fds=self.files.count(now),
             sockets=self.gauges.connections(),
+            pending_records=len(self.records),
+            blocked_s=self.blocked_ns / 1e9,
+            overfull=self.overfull,
         )
-        records, self.records, self.lags = self.records, [], []
-        self.cpu, self.sampled_ns = cpu, now
+        self.cpu, self.sampled_ns, self.blocked_ns = cpu, now, 0
+        return sample
+
+    def batch(self) -> Batch:
+        """What happened since the last batch, of the records at most `BATCH_RECORDS`."""
+        now = self.now_ns()
+        sample = self._sample(now)
+        records, self.records = self.records[:BATCH_RECORDS], self.records[BATCH_RECORDS:]
+        started = [*self.level.open_since.values(), *(r.t0_ns for r in self.records)]
         return Batch(
             worker=self.job.worker,
             probe=self.start.probe,
@@ -161,15 +165,28 @@ class _Probe:
             open=len(self.level.open_since),
             first_token=self.gauges.awaiting(),
             waiting=self.level.waiting,
-            oldest_open_ns=min(self.level.open_since.values(), default=None),
+            oldest_open_ns=min(started, default=None),
+            late_ns=self.late_ns,
         )
+
+
+async def _hand_over(probe: _Probe, send: Send) -> None:
+    """One batch; the time in which the parent does not take it is counted."""
+    batch = probe.batch()
+    began_ns = probe.now_ns()
+    probe.on_the_way = len(batch.records)
+    await send(batch)
+    probe.on_the_way = 0
+    probe.blocked_ns += probe.now_ns() - began_ns
 
 
 async def _pump(probe: _Probe, send: Send) -> None:
     while not probe.ended.is_set():
         with anyio.move_on_after(BATCH_S):
             await probe.ended.wait()
-        await send(probe.batch())
+        await _hand_over(probe, send)
+        while len(probe.records) >= BATCH_RECORDS or (probe.records and probe.ended.is_set()):
+            await _hand_over(probe, send)
     await send(LevelEnded(worker=probe.job.worker, probe=probe.start.probe))
 
 
@@ -192,10 +209,12 @@ async def serve(
                 gc.freeze()
                 probe = _Probe(job, message, caller, now_ns, gauges)
                 group.start_soon(probe.hold)
-                group.start_soon(probe.watch_lag)
+                group.start_soon(probe.lag.watch, probe.ended)
                 group.start_soon(_pump, probe, send)
             elif isinstance(message, StopLevel) and probe is not None:
                 probe.stop(message.grace_s)
+            elif isinstance(message, Ping):
+                await send(Pong(worker=job.worker, at_ns=now_ns()))
             elif isinstance(message, Quit):
                 if probe is not None:
                     probe.stop(0.0)

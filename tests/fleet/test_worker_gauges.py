@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentperf.fleet import worker
+from agentperf.fleet import machine
 
 
 class _OldKernel:
@@ -27,21 +27,21 @@ class _OldKernel:
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
 def test_open_files_are_counted() -> None:
     # A new counter each time: where the folder has to be listed, one counter would repeat itself for 5 s.
-    before = worker._OpenFiles().count(0)
+    before = machine.OpenFiles().count(0)
     sockets = [socket.socket() for _ in range(40)]
     try:
-        assert worker._OpenFiles().count(0) == before + 40
+        assert machine.OpenFiles().count(0) == before + 40
     finally:
         for each in sockets:
             each.close()
-    assert worker._OpenFiles().count(0) == before
+    assert machine.OpenFiles().count(0) == before
 
 
 def test_a_folder_that_must_be_listed_is_listed_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     old = _OldKernel()
-    monkeypatch.setattr(worker, "_FDS", old)
-    files = worker._OpenFiles()
-    every = worker.FDS_EVERY_NS
+    monkeypatch.setattr(machine, "_FDS", old)
+    files = machine.OpenFiles()
+    every = machine.FDS_EVERY_NS
     assert [files.count(ns) for ns in (0, every // 2, every - 1)] == [3, 3, 3]
     assert old.listed == 1
     files.count(every)
@@ -49,5 +49,5 @@ def test_a_folder_that_must_be_listed_is_listed_once_in_a_while(monkeypatch: pyt
 
 
 def test_no_proc_is_zero(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(worker, "_FDS", tmp_path / "none")
-    assert worker._OpenFiles().count(0) == 0
+    monkeypatch.setattr(machine, "_FDS", tmp_path / "none")
+    assert machine.OpenFiles().count(0) == 0
