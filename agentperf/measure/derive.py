@@ -10,6 +10,8 @@ from agentperf.measure.record import Record
 from agentperf.replay.turns import TurnResult
 from agentperf.wire.outcome import Outcome
 
+AT_ONCE_TPS = 20_000.0
+"""No request decodes as fast, by a factor of several: a faster reply came at one moment and has no speed."""
 DEFAULT_CHARS_PER_TOKEN = 4.0
 """Only for replies of servers that send no usage; such counts are labelled estimates."""
 
@@ -37,19 +39,27 @@ def first_event_tokens(output_tokens: int, share: float | None, visible_ns: Sequ
 def output_speed(
     output_tokens: int | None, n1: float | None, first_ns: int | None, last_ns: int | None
 ) -> float | None:
-    """(n - n1) / (last visible - first visible) in tok/s; None when all of the reply arrived at once."""
+    """(n - n1) / (last visible - first visible) in tok/s; None when all of the reply arrived at once.
+
+    Above `AT_ONCE_TPS` it did: several reads of one buffer lie microseconds apart, and say nothing of the server.
+    """
     if output_tokens is None or n1 is None or first_ns is None or last_ns is None:
         return None
     if last_ns <= first_ns or output_tokens <= n1:
         return None
-    return (output_tokens - n1) * 1e9 / (last_ns - first_ns)
+    speed = (output_tokens - n1) * 1e9 / (last_ns - first_ns)
+    return speed if speed <= AT_ONCE_TPS else None
 
 
 def inter_token_latency(output_tokens: int | None, first_ns: int | None, last_ns: int | None) -> float | None:
-    """(last - first visible) / (n - 1) in s per token, as AgentX defines it; None below two tokens or events."""
+    """(last - first visible) / (n - 1) in s per token, as AgentX defines it; None below two tokens or events.
+
+    None too where that is shorter than 1 / `AT_ONCE_TPS`.
+    """
     if output_tokens is None or output_tokens < 2 or first_ns is None or last_ns is None or last_ns <= first_ns:
         return None
-    return (last_ns - first_ns) / 1e9 / (output_tokens - 1)
+    latency = (last_ns - first_ns) / 1e9 / (output_tokens - 1)
+    return latency if latency >= 1 / AT_ONCE_TPS else None
 
 
 def gaps_ns(visible_ns: Sequence[int]) -> tuple[int | None, int | None]:
@@ -92,6 +102,20 @@ def count_output(outcome: Outcome, chars_per_token: float) -> tuple[int | None, 
     return max(1, round(outcome.visible_chars / chars_per_token)), "estimate"
 
 
+def streamed_tokens(tokens: int | None, source: str | None, outcome: Outcome) -> int | None:
+    """Output tokens that came over the wire: those of reasoning that is counted and not shown took no part in it."""
+    if tokens is None or source != "usage":
+        return tokens
+    return max(tokens - outcome.hidden_tokens, 0) or None
+
+
+def end_of_stream(result: TurnResult) -> int:
+    """When the reply was over: the end of the exchange, or the last read where the connection then hung or broke."""
+    x = result.exchange
+    broke = result.outcome.outcome == "ok" and x.error_class is not None
+    return x.stamps[-1] if broke and x.stamps else x.end_ns
+
+
 def make_record(
     result: TurnResult, *, probe: int, level: int, worker: int, chars_per_token: float = DEFAULT_CHARS_PER_TOKEN
 ) -> Record:
@@ -99,10 +123,10 @@ def make_record(
     x, out = result.exchange, result.outcome
     ok = out.outcome == "ok"
     tokens, source = count_output(out, chars_per_token)
-    seen = tokens is not None and out.first_visible_ns is not None
-    n1 = first_event_tokens(tokens, out.n1_share, out.visible_ns) if tokens is not None and seen else None
+    seen = streamed_tokens(tokens, source, out) if out.first_visible_ns is not None else None
+    n1 = first_event_tokens(seen, out.n1_share, out.visible_ns) if seen is not None else None
     max_gap, p99_gap = gaps_ns(out.visible_ns)
-    e2e = seconds(x.t0_ns, x.end_ns)
+    e2e = seconds(x.t0_ns, end_of_stream(result))
     return Record(
         request_id=result.request_id,
         probe=probe,
@@ -146,10 +170,10 @@ def make_record(
         worker=worker,
         ttft_s=seconds(x.t0_ns, out.first_visible_ns) if ok else None,
         ttfo_s=seconds(x.t0_ns, out.first_answer_ns) if ok else None,
-        speed_tps=output_speed(tokens, n1, out.first_visible_ns, out.last_visible_ns) if ok else None,
+        speed_tps=output_speed(seen, n1, out.first_visible_ns, out.last_visible_ns) if ok else None,
         e2e_s=e2e if ok else None,
         e2e_tps=tokens / e2e if ok and tokens is not None and e2e else None,
-        itl_s=inter_token_latency(tokens, out.first_visible_ns, out.last_visible_ns) if ok else None,
+        itl_s=inter_token_latency(seen, out.first_visible_ns, out.last_visible_ns) if ok else None,
         notes="; ".join(out.notes) or None,
         event_offsets_us=pack_offsets(out.visible_ns),
         visible_chars=out.visible_chars or None,

@@ -40,6 +40,7 @@ class Choice(Struct, gc=False):
     finish_reason: str | None = None
     message: Delta | None = None
     error: Any = None
+    index: Any = None
 
 
 class Chunk(Struct, gc=False):
@@ -54,14 +55,21 @@ decode_chunk = msgspec.json.Decoder(Chunk).decode
 """Raises msgspec.ValidationError for an odd shape, msgspec.DecodeError for what is no JSON."""
 
 
-def decode_any(data: bytes) -> Any:
-    """JSON of any shape, also with lone surrogates and NaN, which some servers send. ValueError if it is none."""
+def decode_any(data: bytes) -> tuple[Any, bool]:
+    """(value, text is sound) of JSON of any shape, also with lone surrogates and NaN, which some servers send.
+
+    Bytes that are not UTF-8 become U+FFFD, as in every reader of events; then the text is not sound. ValueError for
+    what is no JSON.
+    """
     try:
-        return msgspec.json.decode(data)
+        return msgspec.json.decode(data), True
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    text = data.decode("utf-8", "replace")
     try:
-        return json.loads(data.decode("utf-8"))
+        return json.loads(text), text.encode() == data
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -71,11 +79,14 @@ def lenient_choice(value: Any) -> Choice:
     if not isinstance(value, dict):
         return Choice()
     reason = value.get("finish_reason")
+    if isinstance(reason, dict):
+        reason = reason.get("type") or reason.get("reason") or "stop"
     return Choice(
         delta=_lenient_delta(value.get("delta")),
         finish_reason=str(reason) if reason else None,
         message=_lenient_delta(value.get("message")),
         error=value.get("error"),
+        index=value.get("index"),
     )
 
 

@@ -1,6 +1,6 @@
 """From the bytes of a chat stream to its outcome. Runs after the stream has closed, once per event: kept cheap."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -18,12 +18,19 @@ from agentperf.wire.chat_chunks import (
     lenient_choice,
 )
 from agentperf.wire.chat_quick import STRETCH_READS, plain_stretch
-from agentperf.wire.chat_usage import read_usage
+from agentperf.wire.chat_text import answer_begin, answer_ns, answer_text, sound
+from agentperf.wire.chat_usage import usage_of_stream
 from agentperf.wire.exchange import Exchange
 from agentperf.wire.outcome import Outcome
 from agentperf.wire.sse import SseDecoder, SseError, SseEvent
 
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_NOT_FINISHED = frozenset({"null", "none"})
+"""Words that some servers send as finish_reason of every event."""
+
+_FAILED_REASONS = frozenset(
+    {"error", "abort", "aborted", "cancelled", "canceled", "insufficient_system_resource", "network_error"}
+)
+"""The server gave up on a reply that it had begun: vLLM and SGLang, DeepSeek, Zhipu, gateways."""
 
 
 class _Call:
@@ -42,6 +49,7 @@ class _Fold:
 
     __slots__ = (
         "bad",
+        "broken_text",
         "calls",
         "cut",
         "done",
@@ -50,15 +58,20 @@ class _Fold:
         "finish_reason",
         "first_call_ns",
         "first_chars",
+        "late",
+        "main",
+        "mask",
         "open_calls",
+        "reasoned",
         "text",
         "text_ns",
-        "usage",
+        "usages",
         "visible_chars",
         "visible_ns",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Callable[[str], str] = str) -> None:
+        self.mask = mask
         self.events = 0
         self.visible_ns: list[int] = []
         self.visible_chars = 0
@@ -69,8 +82,14 @@ class _Fold:
         self.calls: list[_Call] = []
         self.open_calls: dict[int, _Call] = {}
         self.finish_reason: str | None = None
-        self.usage: Any = None
+        # Each usage object with the number of visible events before it.
+        self.usages: list[tuple[Any, int]] = []
+        # The index of the choice that is the answer: that of the first one.
+        self.main: Any = None
+        self.reasoned = False
         self.done = False
+        self.late = False
+        self.broken_text = False
         self.cut = False
         self.error: server_errors.ServerError | None = None
         self.bad: str | None = None
@@ -79,6 +98,9 @@ class _Fold:
         """Take one event that was complete at `ns`."""
         data = event.data
         self.events += 1
+        if self.done:
+            self._after_done(data)
+            return
         if event.event is not None and event.event.lower() == "error":
             self._named_error(event)
             return
@@ -93,10 +115,10 @@ class _Fold:
         if chunk.choices is None or chunk.error:
             self._odd(event, ns)
             return
-        if chunk.usage:
-            self.usage = chunk.usage
         if chunk.choices:
-            self._choice(chunk.choices[0], ns)
+            self._choices(chunk.choices, ns)
+        if chunk.usage:
+            self.usages.append((chunk.usage, len(self.visible_ns)))
 
     def stretch(self, chunks: list[Chunk], counts: list[int], stamps: Sequence[int]) -> None:
         """Take the chunks of a plain stretch, `counts[i]` of them complete at `stamps[i]`."""
@@ -104,16 +126,33 @@ class _Fold:
         remaining = iter(chunks)
         for count, ns in zip(counts, stamps, strict=True):
             for chunk in islice(remaining, count):
+                choices = chunk.choices
+                if choices and len(choices) == 1 and choices[0].index == self.main:
+                    self._choice(choices[0], ns)
+                elif choices:
+                    self._choices(choices, ns)
                 if chunk.usage:
-                    self.usage = chunk.usage
-                if chunk.choices:
-                    self._choice(chunk.choices[0], ns)
+                    self.usages.append((chunk.usage, len(self.visible_ns)))
+
+    def _choices(self, choices: list[Choice], ns: int) -> None:
+        """The choices of one event. Only one is asked for; where more come, their tokens were made and counted too."""
+        aside = 0
+        for choice in choices:
+            index = choice.index if choice.index is not None else 0
+            if self.main is None:
+                self.main = index
+            if index == self.main:
+                self._choice(choice, ns)
+            else:
+                aside += _length(choice.delta or choice.message)
+        if aside:
+            self._visible(aside, ns)
 
     def _choice(self, choice: Choice, ns: int) -> None:
+        if choice.error:
+            self._failed(choice.error)
         if choice.finish_reason:
-            self.finish_reason = choice.finish_reason
-        if choice.error or choice.finish_reason == "error":
-            self._failed(server_errors.from_value(choice.error or "finish_reason is error"))
+            self._finish(choice.finish_reason)
         delta = choice.delta or choice.message
         if delta is None:
             return
@@ -125,15 +164,26 @@ class _Fold:
             self.text_ns.append(ns)
         reasoning = delta.reasoning or delta.reasoning_content
         if reasoning:
+            self.reasoned = True
             chars += len(reasoning)
         if delta.tool_calls or delta.function_call:
             chars += self._tool_calls(delta, ns)
         if chars:
-            stamps = self.visible_ns
-            stamps.append(ns)
-            self.visible_chars += chars
-            if ns == stamps[0]:
-                self.first_chars += chars
+            self._visible(chars, ns)
+
+    def _visible(self, chars: int, ns: int) -> None:
+        stamps = self.visible_ns
+        stamps.append(ns)
+        self.visible_chars += chars
+        if ns == stamps[0]:
+            self.first_chars += chars
+
+    def _finish(self, reason: str) -> None:
+        word = reason.strip().lower()
+        if word and word not in _NOT_FINISHED:
+            self.finish_reason = server_errors.one_line(reason, 60)
+        if word in _FAILED_REASONS:
+            self._failed(f"finish_reason is {word}")
 
     def _tool_calls(self, delta: Delta, ns: int) -> int:
         """Merge fragments into their calls; the characters of names and arguments that this chunk adds."""
@@ -183,83 +233,74 @@ class _Fold:
             self.done = True
             return
         try:
-            value = decode_any(data)
+            value, sound_text = decode_any(data)
         except ValueError:
-            if event.complete:
-                self.bad = self.bad or server_errors.one_line(data[:400].decode("utf-8", "replace"), 120)
-            else:
+            if not event.complete:
                 self.cut = True
+            elif event.event is None or event.event.lower() == "message":
+                self._bad(data)
+            # An event of another name (ping, heartbeat) is none of a chat's, and its data may be anything.
             return
+        self.broken_text = self.broken_text or not sound_text
         if not isinstance(value, dict):
-            self.bad = self.bad or server_errors.one_line(data[:400].decode("utf-8", "replace"), 120)
+            self._bad(data)
             return
         choices = value.get("choices")
         if value.get("error") or (not isinstance(choices, list) and _says_error(value)):
-            self._failed(server_errors.from_value(value))
-        if value.get("usage"):
-            self.usage = value["usage"]
+            self._failed(value)
         if isinstance(choices, list) and choices:
-            self._choice(lenient_choice(choices[0]), ns)
+            self._choices([lenient_choice(choice) for choice in choices], ns)
+        if value.get("usage"):
+            self.usages.append((value["usage"], len(self.visible_ns)))
+
+    def _after_done(self, data: bytes) -> None:
+        """Clients stop reading at [DONE]; only a count that a server sends too late is of use."""
+        if data.strip() in (b"", b"[DONE]"):
+            return
+        self.late = True
+        try:
+            value, _ = decode_any(data)
+        except ValueError:
+            return
+        if isinstance(value, dict) and value.get("usage"):
+            self.usages.append((value["usage"], len(self.visible_ns)))
 
     def _named_error(self, event: SseEvent) -> None:
         text = event.data.strip() or (event.comment or b"").strip()
+        value: Any
         try:
-            value = decode_any(text)
+            value, _ = decode_any(text)
         except ValueError:
             value = text.decode("utf-8", "replace")
-        self._failed(server_errors.from_value(value or "an event named error, without text"))
+        self._failed(value or "an event named error, without text")
 
-    def _failed(self, error: server_errors.ServerError) -> None:
+    def _failed(self, value: Any) -> None:
+        """The first error counts. Secrets are taken out before it is cut to its length."""
         if self.error is None:
-            self.error = error
+            self.error = server_errors.from_value(value, self.mask)
+
+    def _bad(self, data: bytes) -> None:
+        if self.bad is None:
+            self.bad = server_errors.one_line(self.mask(data[:4096].decode("utf-8", "replace")), 120)
 
     def first_answer_ns(self) -> int | None:
         """First content or tool-call text; reasoning written inline as <think>...</think> is left out."""
-        text_ns = self._text_start_ns()
+        text_ns = answer_ns(self.text, self.text_ns)
         candidates = [ns for ns in (text_ns, self.first_call_ns) if ns is not None]
         return min(candidates) if candidates else None
 
-    def _text_start_ns(self) -> int | None:
-        if not self.text:
-            return None
-        if not self._thinks_inline():
-            return self.text_ns[0]
-        seen = ""
-        closed = False
-        for ns, piece in zip(self.text_ns, self.text, strict=True):
-            if not closed:
-                # Only the end is kept: long reasoning would make this quadratic.
-                seen = seen[-len(_THINK_CLOSE) :] + piece
-                _, mark, after = seen.partition(_THINK_CLOSE)
-                closed = bool(mark)
-            else:
-                after = piece
-            if closed and after.strip():
-                return ns
-        return None
-
-    def _thinks_inline(self) -> bool:
-        start = ""
-        for piece in self.text:
-            start = (start + piece).lstrip()
-            if len(start) >= len(_THINK_OPEN):
-                break
-        return start.startswith(_THINK_OPEN)
-
     def message(self) -> dict[str, Any] | None:
         """The answer as an assistant message, without reasoning; None when there was nothing to say."""
-        text = "".join(self.text)
-        if self._thinks_inline():
-            text = text.partition(_THINK_CLOSE)[2].lstrip()
+        text = answer_text("".join(self.text))
         if not text and not self.calls:
             return None
-        message: dict[str, Any] = {"role": "assistant", "content": _sound(text) if text else None}
+        message: dict[str, Any] = {"role": "assistant", "content": sound(text) if text else None}
         if self.calls:
             message["tool_calls"] = [
                 {
-                    "id": call.id or f"call_{index}",
+                    "id": sound(call.id or f"call_{index}"),
                     "type": "function",
-                    "function": {"name": _sound(call.name), "arguments": _sound("".join(call.arguments))},
+                    "function": {"name": sound(call.name), "arguments": sound("".join(call.arguments))},
                 }
                 for index, call in enumerate(self.calls)
             ]
@@ -270,16 +311,19 @@ def _says_error(value: dict[str, Any]) -> bool:
     """A chunk without choices that reports a failure, in the words of several servers."""
     if value.get("type") == "error" or value.get("object") == "error":
         return True
-    return bool(value.get("detail")) or ("message" in value and "code" in value)
+    said = value.get("detail") or value.get("error_message") or value.get("error_msg")
+    return bool(said) or ("message" in value and "code" in value)
 
 
-def _sound(text: str) -> str:
-    """Join surrogate halves that came in different events, so that the text can be sent again."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+def _length(delta: Delta | None) -> int:
+    """Characters of visible output in a choice that is not the answer."""
+    if delta is None:
+        return 0
+    parts = [delta.content or delta.refusal, delta.reasoning or delta.reasoning_content]
+    functions = [call.function for call in delta.tool_calls or []] + [delta.function_call]
+    for function in functions:
+        parts += [function.name, function.arguments] if function is not None else []
+    return sum(len(part) for part in parts if part)
 
 
 def fold(exchange: Exchange) -> Outcome:
@@ -304,7 +348,7 @@ def fold_steps(exchange: Exchange) -> Generator[None, None, Outcome]:
         return out
     if not 200 <= x.status < 300:
         return _http_error(x, out)
-    state = _Fold()
+    state = _Fold(x.mask)
     plain: str | None = None
     try:
         if (body := _json_body(x)) is not None:
@@ -340,7 +384,7 @@ def _json_body(x: Exchange) -> bytes | None:
     content_type = next((value for name, value in x.headers if name == "content-type"), "").lower()
     if "event-stream" in content_type or not x.chunks:
         return None
-    body = b"".join(x.chunks).strip()
+    body = b"".join(x.chunks).removeprefix(b"\xef\xbb\xbf").strip()
     return body if body.startswith(b"{") else None
 
 
@@ -352,7 +396,7 @@ def _read_events(x: Exchange, state: _Fold) -> Iterator[None]:
         if start:
             yield
         reads = chunks[start : start + STRETCH_READS]
-        plain = plain_stretch(reads) if decoder.between_events else None
+        plain = plain_stretch(reads) if decoder.between_events and not state.done else None
         if plain is not None:
             found, counts, done = plain
             state.stretch(found, counts, stamps[start : start + STRETCH_READS])
@@ -377,9 +421,14 @@ def _fill(out: Outcome, state: _Fold) -> None:
         out.first_answer_ns = state.first_answer_ns()
         out.message = state.message()
     out.finish_reason = state.finish_reason
-    usage = read_usage(state.usage)
+    usage, stale = usage_of_stream(state.usages, len(stamps))
     if usage is not None:
         out.prompt_tokens, out.cached_tokens, out.output_tokens, out.reasoning_tokens = usage
+    if stale:
+        out.notes.append("the last count of output tokens came before the last output: not used")
+    if out.reasoning_tokens and stamps and not state.reasoned and answer_begin("".join(state.text)) == 0:
+        out.hidden_tokens = out.reasoning_tokens
+        out.notes.append("reasoning tokens are counted but not streamed: left out of speed")
 
 
 def _judge(x: Exchange, out: Outcome, state: _Fold, *, whole_json: bool) -> None:
@@ -409,6 +458,10 @@ def _notes(x: Exchange, out: Outcome, state: _Fold, *, whole_json: bool) -> None
         out.notes.append("no [DONE]")
     if state.finish_reason is None:
         out.notes.append("no finish_reason")
+    if state.late:
+        out.notes.append("data after [DONE]: only a token count is taken from it")
+    if state.broken_text:
+        out.notes.append("text that is not UTF-8")
 
 
 def _broken(x: Exchange, out: Outcome, state: _Fold) -> None:

@@ -9,6 +9,7 @@ import httpx
 
 from agentperf import __version__
 from agentperf.clock import NowNs, monotonic_ns
+from agentperf.wire import content_coding
 from agentperf.wire.endpoint import Endpoint, Limits
 from agentperf.wire.exchange import Body, Exchange, size
 from agentperf.wire.stock import StockSender
@@ -43,12 +44,15 @@ class OpenCaller:
     async def __call__(self, body: Body, request_id: str) -> Exchange:
         """Send one body. Never raises for what a server does; cancellation closes the connection."""
         exchange = await self._send(body, header_id(request_id))
-        if exchange.status is not None and exchange.status >= 400:
+        exchange.mask = self._mask
+        content_coding.undo(exchange)
+        if exchange.status is not None and exchange.status >= 300:
             self._hide_secrets(exchange)
         return exchange
 
     def _hide_secrets(self, exchange: Exchange) -> None:
-        """A server may repeat the key that it refuses; what it says is recorded, the key must not be."""
+        """What a server says is recorded, and it may repeat the key that it refuses. Successes are never rewritten."""
+        exchange.headers = [(name, self._mask(value)) for name, value in exchange.headers]
         said = b"".join(exchange.chunks).decode("latin-1")
         masked = self._mask(said)
         if masked != said:

@@ -29,6 +29,8 @@ class Exchange:
     error_class: str | None = None
     """Why the exchange broke (see `wire/failures.py`), None when the response ended as HTTP says it should."""
     error: str | None = None
+    mask: Callable[[str], str] = str
+    """Takes the endpoint's secrets out of what the server says: some repeat the key that they refuse."""
 
 
 Body = bytes | tuple[bytes | memoryview, ...]

@@ -13,6 +13,7 @@ EMPTY_STREAM = "empty_stream"
 SERVER_ERROR_IN_STREAM = "server_error_in_stream"
 BAD_EVENT = "bad_event"
 PROTOCOL_ERROR = "protocol_error"
+CONTENT_ENCODING = "content_encoding"
 AUTH = "auth"
 NOT_FOUND = "not_found"
 RATE_LIMITED = "rate_limited"
@@ -39,6 +40,7 @@ MEANINGS: dict[str, str] = {
     SERVER_ERROR_IN_STREAM: "a success status, and an error inside the stream",
     BAD_EVENT: "an event of the stream cannot be decoded",
     PROTOCOL_ERROR: "the answer is not what HTTP or the API prescribe",
+    CONTENT_ENCODING: "the response is compressed, though we ask for no compression, in a way that is not understood",
     AUTH: "401 or 403: the key is missing or refused",
     NOT_FOUND: "404: no such model or no such path",
     RATE_LIMITED: "429: the server limits the rate (a Retry-After is recorded, not obeyed)",

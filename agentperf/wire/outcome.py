@@ -32,5 +32,7 @@ class Outcome:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    hidden_tokens: int = 0
+    """Of the output tokens, those of reasoning that was counted and not streamed; they have no part in a speed."""
     message: dict[str, Any] | None = None
     """The answer as an assistant message (content, reasoning left out, tool_calls merged), for `--history live`."""

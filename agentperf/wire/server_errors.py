@@ -1,6 +1,7 @@
 """What servers say when they refuse: the message out of any of their JSON shapes, and the class it belongs to."""
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,6 +10,8 @@ from agentperf.wire import failures
 
 MAX_MESSAGE = 300
 """Characters of a server's message that are kept in a record."""
+
+_MESSAGE_KEYS = ("message", "detail", "error_message", "error_msg", "msg")
 
 _OVERFLOW = re.compile(
     r"exceed_context_size|context_length_exceeded|maximum context length|context (?:length|window|size)[^.]{0,60}exceed"
@@ -20,6 +23,9 @@ _OVERFLOW = re.compile(
     r"|max_tokens must be at least 1, got -|reduce the length of the (?:messages|input|prompt)",
     re.IGNORECASE,
 )
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, marks that reverse the direction of text, and halves of surrogate pairs."""
+
 _BY_STATUS = {
     401: failures.AUTH,
     403: failures.AUTH,
@@ -41,28 +47,31 @@ class ServerError(NamedTuple):
 
 
 def one_line(text: str, limit: int = MAX_MESSAGE) -> str:
-    """White space folded, cut to `limit` characters with an ellipsis."""
+    """White space folded, cut to `limit` characters with an ellipsis; what no terminal or file should get replaced."""
     # A body may be megabytes of HTML; only its beginning is looked at.
-    folded = " ".join(text[: limit * 8].split())
+    folded = _UNPRINTABLE.sub("\ufffd", " ".join(text[: limit * 8].split()))
     return folded if len(folded) <= limit else folded[: limit - 1] + "…"
 
 
-def from_value(value: Any) -> ServerError:
-    """From a decoded error object: {"error": {...}}, {"error": "text"}, {"detail": ...}, {"message": ...}, or text."""
+def from_value(value: Any, mask: Callable[[str], str] = str) -> ServerError:
+    """From a decoded error object: {"error": {...}}, {"error": "text"}, {"detail": ...}, {"message": ...}, or text.
+
+    `mask` takes secrets out of the message, before it is cut.
+    """
     if isinstance(value, str):
-        return ServerError(one_line(value), "", "")
+        return ServerError(one_line(mask(value)), "", "")
     if not isinstance(value, dict):
-        return ServerError(one_line(_dump(value)), "", "")
+        return ServerError(one_line(mask(_dump(value))), "", "")
     inner = value.get("error")
     if isinstance(inner, dict) and inner:
-        return from_value(inner)
+        return from_value(inner, mask)
     kind, code = _text(value.get("type")), _text(value.get("code"))
-    for candidate in (inner, value.get("message"), value.get("detail"), value.get("error_message"), value.get("msg")):
+    for candidate in (inner, *(value.get(key) for key in _MESSAGE_KEYS)):
         if isinstance(candidate, str) and candidate.strip():
-            return ServerError(one_line(candidate), kind, code)
+            return ServerError(one_line(mask(candidate)), kind, code)
         if candidate and not isinstance(candidate, bool):
-            return ServerError(one_line(_dump(candidate)), kind, code)
-    return ServerError(one_line(_dump(value)), kind, code)
+            return ServerError(one_line(mask(_dump(candidate))), kind, code)
+    return ServerError(one_line(mask(_dump(value))), kind, code)
 
 
 def from_body(body: bytes) -> ServerError:

@@ -233,6 +233,9 @@ class Connection(asyncio.Protocol):
             exchange.chunks.append(parts[0] if len(parts) == 1 else b"".join(parts))
             parts.clear()
         if self._complete:
+            if error is not None:
+                # More came than was announced: where the next response would begin is anyone's guess.
+                self._keep_alive = False
             self._finish(stamp)
         elif error is not None:
             self._fail(failures.PROTOCOL_ERROR, error)
@@ -290,12 +293,14 @@ class Connection(asyncio.Protocol):
         if self._heads_done or self._exchange is None:
             return
         lower = name.lower()
-        if lower == b"content-length" or (lower == b"transfer-encoding" and b"chunked" in value.lower()):
+        if lower == b"content-length" or (lower == b"transfer-encoding" and value.lower().endswith(b"chunked")):
             self._has_length = True
         self._exchange.headers.append((lower.decode("latin-1"), value.decode("latin-1")))
 
     def on_message_begin(self) -> None:
-        """A status line; an interim response (1xx) is followed by another one."""
+        """A status line; an interim response (1xx) is followed by another one, and nothing follows the real one."""
+        if self._complete:
+            raise ValueError("a second response to one request")
         self._has_length = False
         if self._exchange is not None and not self._heads_done:
             self._exchange.headers.clear()
@@ -316,9 +321,17 @@ class Connection(asyncio.Protocol):
 
 
 def _new_parser(connection: Connection) -> HttpResponseParser:
-    """A parser that forgives what other clients forgive: both framings at once, and line ends without CR in a head."""
+    """A parser that forgives what other clients forgive.
+
+    That is both framings at once, line ends without CR in a head, folded headers, and spaces behind a chunk's size.
+    """
     parser = HttpResponseParser(connection)
-    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
+    parser.set_dangerous_leniencies(
+        lenient_chunked_length=True,
+        lenient_optional_cr_before_lf=True,
+        lenient_headers=True,
+        lenient_spaces_after_chunk_size=True,
+    )
     return parser
 
 

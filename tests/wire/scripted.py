@@ -145,7 +145,7 @@ async def _one(
 
 async def _reply(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> bool:
     if not reply.raw:
-        writer.write(_head(reply))
+        writer.write(head_of(reply))
     for step in reply.steps:
         if step.delay_s:
             await writer.drain()
@@ -171,7 +171,7 @@ async def _reply(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> bool
     return reply.keep_alive and reply.framing != "close" and not reply.raw
 
 
-def _head(reply: Reply) -> bytes:
+def head_of(reply: Reply) -> bytes:
     lines = [f"HTTP/1.1 {reply.status} X", *(f"{name}: {value}" for name, value in reply.headers)]
     if reply.framing == "chunked":
         lines.append("Transfer-Encoding: chunked")
