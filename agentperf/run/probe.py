@@ -17,6 +17,7 @@ from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
 from agentperf.measure.record import Record
 from agentperf.measure.window import is_warm, look_at
 from agentperf.run.plan import Plan
+from agentperf.server.compare import ServerMetrics
 from agentperf.slo.verdict import Rules, Verdict
 from agentperf.store.phases import INTERRUPTED, phase_of
 
@@ -39,6 +40,8 @@ class ProbeOutcome:
     health: Health
     warnings: list[str]
     interrupted: bool
+    server: ServerMetrics | None = None
+    """The endpoint's own figures, where it has a metrics page."""
 
 
 @dataclass(slots=True)
@@ -290,4 +293,5 @@ def as_event(outcome: ProbeOutcome) -> dict[str, object]:
         "health": msgspec.to_builtins(outcome.health),
         "warnings": outcome.warnings,
         "interrupted": outcome.interrupted,
+        "server": None if outcome.server is None else msgspec.to_builtins(outcome.server),
     }
