@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from agentperf.measure.bursts import FASTEST
 from agentperf.measure.record import Record
 from agentperf.replay.turns import TurnResult
 from agentperf.wire.outcome import Outcome
 
-AT_ONCE_TPS = 20_000.0
-"""No request decodes as fast, by a factor of several: a faster reply came at one moment and has no speed."""
 DEFAULT_CHARS_PER_TOKEN = 4.0
 """Only for replies of servers that send no usage; such counts are labelled estimates."""
 
@@ -41,25 +40,25 @@ def output_speed(
 ) -> float | None:
     """(n - n1) / (last visible - first visible) in tok/s; None when all of the reply arrived at once.
 
-    Above `AT_ONCE_TPS` it did: several reads of one buffer lie microseconds apart, and say nothing of the server.
+    Above `bursts.FASTEST` it did: several reads of one buffer lie microseconds apart, and say nothing of the server.
     """
     if output_tokens is None or n1 is None or first_ns is None or last_ns is None:
         return None
     if last_ns <= first_ns or output_tokens <= n1:
         return None
     speed = (output_tokens - n1) * 1e9 / (last_ns - first_ns)
-    return speed if speed <= AT_ONCE_TPS else None
+    return speed if speed <= FASTEST else None
 
 
 def inter_token_latency(output_tokens: int | None, first_ns: int | None, last_ns: int | None) -> float | None:
     """(last - first visible) / (n - 1) in s per token, as AgentX defines it; None below two tokens or events.
 
-    None too where that is shorter than 1 / `AT_ONCE_TPS`.
+    None too where that is shorter than 1 / `bursts.FASTEST`.
     """
     if output_tokens is None or output_tokens < 2 or first_ns is None or last_ns is None or last_ns <= first_ns:
         return None
     latency = (last_ns - first_ns) / 1e9 / (output_tokens - 1)
-    return latency if latency >= 1 / AT_ONCE_TPS else None
+    return latency if latency >= 1 / FASTEST else None
 
 
 def gaps_ns(visible_ns: Sequence[int]) -> tuple[int | None, int | None]:

@@ -1,12 +1,15 @@
-"""From the records of a window to observations and the verdict of each SLO, the client's own health first."""
+"""From the requests of a window to the verdict of each SLO: the client's own health first, then the streams'.
 
-import math
+A level is suspect when 5 % of the replies that can tell came out of a buffer. Its verdict then is what both the best
+and the worst that the server can have done agree on, and invalid where they do not.
+"""
+
 from collections.abc import Sequence
 
-import numpy as np
+from msgspec import structs
 
 from agentperf.measure.health import Health
-from agentperf.measure.metrics import counts_for_slo, speed_for_verdict
+from agentperf.measure.population import Population, population_of
 from agentperf.measure.record import Record
 from agentperf.slo.model import Slo
 from agentperf.slo.verdict import Observations, Rules, Verdict, invalidate, judge
@@ -15,33 +18,22 @@ from agentperf.wire import failures
 RATE_LIMITED = failures.RATE_LIMITED
 LIMITED_SHARE = 0.01
 """From this share of 429 answers on, what a level fails by is the key's limit, not the server's."""
+BUFFERED = "buffered"
+NO_SPEED = "no_speed"
+SUSPECT_SHARE = 0.05
+"""From this share of buffered replies on, a level is suspect: a p95 can rest on them alone."""
+MAJORITY = 0.5
+"""Above this share of replies without a speed, the others do not stand for them."""
+UNBUFFER = "turn buffering off (nginx: proxy_buffering off, or the header X-Accel-Buffering: no), or measure behind it"
 
-
-def _value(value: float | None, missing: float) -> float:
-    return missing if value is None else value
+_OF_SPEED = ("speed", "itl")
+_OF_STAMPS = ("speed", "itl", "ttft", "ttfo")
+"""Metrics that rest on stamps inside a stream; end-to-end speed and errors do not."""
 
 
 def observe(records: Sequence[Record]) -> Observations:
     """The population of a window as arrays: failures at speed 0 and infinitely late, what was not measurable as nan."""
-    judged = [r for r in records if counts_for_slo(r)]
-    failed = np.array([r.outcome != "ok" for r in judged], dtype=bool)
-
-    def late(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.array([_value(getattr(r, name), math.nan) if r.outcome == "ok" else math.inf for r in judged])
-
-    plays = {play: code for code, play in enumerate(dict.fromkeys(r.play for r in judged))}
-    start = min((r.t0_ns for r in judged), default=0)
-    return Observations(
-        speed=np.array([_value(speed_for_verdict(r), math.nan) for r in judged], dtype=float),
-        ttft=late("ttft_s"),
-        ttfo=late("ttfo_s"),
-        itl=late("itl_s"),
-        e2e_speed=np.array([_value(r.e2e_tps, math.nan) if r.outcome == "ok" else 0.0 for r in judged], dtype=float),
-        turn=np.array([r.turn + 1 for r in judged], dtype=np.int64),
-        play=np.array([plays[r.play] for r in judged], dtype=np.int64),
-        failed=failed,
-        start_s=np.array([(r.t0_ns - start) / 1e9 for r in judged], dtype=float),
-    )
+    return Population(records).observations()
 
 
 def ttft_limit(slos: Sequence[Slo]) -> float | None:
@@ -49,17 +41,80 @@ def ttft_limit(slos: Sequence[Slo]) -> float | None:
     return min((t.limit for s in slos for t in s.terms if t.metric == "ttft"), default=None)
 
 
-def verdicts(slos: Sequence[Slo], records: Sequence[Record], rules: Rules, health: Health | None) -> dict[str, Verdict]:
-    """One verdict an SLO. A late client voids them all; a rate limiter voids what it made fail."""
-    observations = observe(records)
-    limited = sum(r.error_class == RATE_LIMITED for r in records)
+def verdicts(
+    slos: Sequence[Slo], records: Sequence[Record] | Population, rules: Rules, health: Health | None
+) -> dict[str, Verdict]:
+    """One verdict an SLO. A late client voids them all; a rate limiter, or a buffer, voids what it may have caused.
+
+    `health` is None while the window is open: what further requests may still settle is then inconclusive.
+    """
+    population = population_of(records)
+    suspect = population.buffered > 0 and population.buffered_share >= SUSPECT_SHARE
+    seen = population.observations()
+    views = (population.observations("best"), population.observations("worst")) if suspect else None
     result: dict[str, Verdict] = {}
     for slo in slos:
-        verdict = judge(slo, observations, rules)
+        verdict = judge(slo, seen, rules)
+        if views is not None:
+            verdict = _between(slo, verdict, views, rules, population, final=health is not None)
         if health is not None and health.status == "invalid":
             verdict = invalidate(verdict, f"client_limited: {'; '.join(health.reasons)}; {health.remedy}")
-        elif verdict.status != "pass" and limited > 0 and limited >= LIMITED_SHARE * len(records):
-            reason = f"{limited} of {len(records)} requests were refused with 429; lift the limit of this key"
-            verdict = invalidate(verdict, f"{RATE_LIMITED}: {reason}")
+        elif verdict.status != "pass" and _limited(population):
+            reason = f"{population.rate_limited} of {population.records} requests were refused with 429"
+            verdict = invalidate(verdict, f"{RATE_LIMITED}: {reason}; lift the limit of this key")
+        else:
+            verdict = _with_speeds(slo, verdict, population)
         result[slo.name] = verdict
     return result
+
+
+def _limited(population: Population) -> bool:
+    return population.rate_limited > 0 and population.rate_limited >= LIMITED_SHARE * population.records
+
+
+def _rests_on(slo: Slo, metrics: Sequence[str]) -> bool:
+    return any(term.metric in metrics for term in slo.terms)
+
+
+def _fails_by_others(slo: Slo, verdict: Verdict, metrics: Sequence[str]) -> bool:
+    """Whether a term of another kind fails by itself."""
+    pairs = zip(slo.terms, verdict.terms, strict=True)
+    return any(found.status == "fail" and term.metric not in metrics for term, found in pairs)
+
+
+def _between(
+    slo: Slo,
+    verdict: Verdict,
+    views: tuple[Observations, Observations],
+    rules: Rules,
+    population: Population,
+    *,
+    final: bool,
+) -> Verdict:
+    """The verdict of a suspect level: what its best and its worst case agree on."""
+    if not _rests_on(slo, _OF_STAMPS):
+        return verdict
+    best, worst = (judge(slo, view, rules) for view in views)
+    if best.status == worst.status:
+        kept = worst if worst.status == "pass" else best
+        case = {"pass": "also at the slowest", "fail": "also at the fastest"}.get(kept.status, "even within what")
+        return structs.replace(kept, reason=f"{kept.reason} ({case} that the bursts allow)")
+    if not final and "inconclusive" in (best.status, worst.status):
+        return structs.replace(verdict, status="inconclusive", close=True)
+    share = f"{population.buffered} of {population.tellable} replies came in bursts"
+    at_best, at_worst = (f"{case} {v.status}" for case, v in (("best", best), ("worst", worst)))
+    return invalidate(
+        verdict, f"{BUFFERED}: {share}, and what the server did is unknown ({at_best}, {at_worst}); {UNBUFFER}"
+    )
+
+
+def _with_speeds(slo: Slo, verdict: Verdict, population: Population) -> Verdict:
+    """Void what would be judged from a minority: most replies came at one moment and have no speed."""
+    if verdict.status == "invalid" or not _rests_on(slo, _OF_SPEED) or population.at_once == 0:
+        return verdict
+    if population.at_once <= MAJORITY * population.succeeded or _fails_by_others(slo, verdict, _OF_SPEED):
+        return verdict
+    share = f"{population.at_once} of {population.succeeded} replies came at one moment and have no speed"
+    return invalidate(
+        verdict, f"{NO_SPEED}: {share}; have the server stream its replies, or ask for ttft and e2e_speed"
+    )

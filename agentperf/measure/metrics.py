@@ -9,31 +9,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from msgspec import Struct
 
+from agentperf.measure.quantiles import Quantiles, quantiles
 from agentperf.measure.record import Record
+from agentperf.measure.streams import StreamFacts, stream_facts
 from agentperf.wire import failures
 
-FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
+__all__ = ["CUT_OFF", "OVERFLOW", "LevelMetrics", "Quantiles", "counts_for_slo", "quantiles", "summarise", "union_ns"]
 
 OVERFLOW = failures.CONTEXT_OVERFLOW
 """A prompt the server has no room for says nothing about speed: it is counted, and kept out of every percentile."""
-
-
-class Quantiles(Struct, frozen=True):
-    """Percentiles by numpy's "linear" rule. None where the value is infinite (failures reach it) or n is 0."""
-
-    n: int
-    mean: float | None
-    p5: float | None
-    p10: float | None
-    p25: float | None
-    p50: float | None
-    p75: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
 
 
 class LevelMetrics(Struct, kw_only=True):
@@ -93,38 +79,9 @@ class LevelMetrics(Struct, kw_only=True):
     new_connection_share: float
     stale_retries: int
     buffered_share: float
-    """Share of replies of 8 events or more that came in so few reads that their speed is not to be trusted."""
+    """Share of replies long enough to tell that came out of a buffer: their stamps are the buffer's."""
     notes: dict[str, int]
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def quantiles(values: Iterable[float]) -> Quantiles:
-    """Percentiles of values that may hold inf; linear interpolation next to inf is inf, and so None."""
-    data = np.sort(np.fromiter(values, dtype=np.float64))
-    n = len(data)
-    if n == 0:
-        return Quantiles(0, None, None, None, None, None, None, None, None, None)
-
-    def at(q: float) -> float | None:
-        rank = (n - 1) * q / 100
-        low = math.floor(rank)
-        high = min(low + 1, n - 1)
-        share = rank - low
-        if share == 0:
-            return _number(data[low])
-        if not math.isfinite(data[high]):
-            return None
-        return (
-            float(np.percentile(data, q, method="linear"))
-            if math.isfinite(data[-1])
-            else float(data[low] + (data[high] - data[low]) * share)
-        )
-
-    mean = _number(float(np.mean(data)))
-    return Quantiles(n, mean, at(5), at(10), at(25), at(50), at(75), at(90), at(95), at(99))
+    streams: StreamFacts
 
 
 CUT_OFF = failures.CUT
@@ -206,11 +163,6 @@ def _rates(records: Sequence[Record], open_ns: int, close_ns: int) -> dict[str, 
     }
 
 
-def is_buffered(record: Record) -> bool:
-    """A stream of many events that arrived in very few reads: something between server and client holds it back."""
-    return record.events >= 8 and record.reads * 4 <= record.events
-
-
 def _ratio(pairs: Sequence[tuple[int | None, int]]) -> float | None:
     known = [(a, b) for a, b in pairs if a is not None and b > 0]
     expected = sum(b for _, b in known)
@@ -243,7 +195,7 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
     expected = sum(r.expected_prompt_tokens for r in ok)
     outputs = [r for r in ok if r.output_tokens is not None]
     events = sum(r.events for r in outputs)
-    long_replies = [r for r in ok if r.events >= 8]
+    streams = stream_facts(window)
     gaps = [r.max_gap_ns for r in ok if r.max_gap_ns is not None]
     p99_gaps = quantiles(r.p99_gap_ns / 1e9 for r in ok if r.p99_gap_ns is not None)
     return LevelMetrics(
@@ -258,7 +210,7 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
         plays=len({r.play for r in judged}),
         speed=quantiles(s for r in judged if (s := speed_for_verdict(r)) is not None),
         speed_ok=quantiles(r.speed_tps for r in ok if r.speed_tps is not None),
-        one_event_replies=sum(r.first_visible_ns == r.last_visible_ns for r in ok),
+        one_event_replies=streams.without_speed,
         ttft=quantiles(math.inf if r.outcome == "failed" or r.ttft_s is None else r.ttft_s for r in judged),
         ttft_ok=quantiles(r.ttft_s for r in ok if r.ttft_s is not None),
         ttfo_ok=quantiles(r.ttfo_s for r in ok if r.ttfo_s is not None),
@@ -289,6 +241,7 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
         estimated_token_share=sum(r.token_source == "estimate" for r in ok) / len(ok) if ok else 0.0,  # noqa: S105
         new_connection_share=sum(r.new_connection for r in window) / len(window) if window else 0.0,
         stale_retries=sum(r.stale_retries for r in window),
-        buffered_share=sum(map(is_buffered, long_replies)) / len(long_replies) if long_replies else 0.0,
+        buffered_share=streams.buffered / streams.tellable if streams.tellable else 0.0,
         notes=dict(Counter(note for r in window for note in (r.notes or "").split("; ") if note)),
+        streams=streams,
     )

@@ -14,6 +14,7 @@ from agentperf.fleet.messages import Batch
 from agentperf.measure.health import Health, WorkerSample, assess, delays_of
 from agentperf.measure.judge import ttft_limit, verdicts
 from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
+from agentperf.measure.quality import quality_warnings
 from agentperf.measure.record import Record
 from agentperf.measure.window import is_warm, look_at
 from agentperf.run.plan import Plan
@@ -203,53 +204,6 @@ class ProbeState:
             warnings=self.warnings,
             interrupted=self.interrupted,
         )
-
-
-SIZE_TOLERANCE = 0.02
-CACHE_LEAK = 0.05
-BUFFERED_SHARE = 0.05
-
-
-def quality_warnings(metrics: LevelMetrics, health: Health, *, isolated: bool = True) -> list[str]:
-    """What a reader of the level must know, each with cause and remedy."""
-    found: list[str] = []
-    if not metrics.started:
-        found.append(
-            "no request was issued in the window, so nothing was measured "
-            "(the requests before it took longer than the window: lengthen --duration or --window-max)"
-        )
-    if metrics.prompt_ratio is not None and abs(metrics.prompt_ratio - 1) > SIZE_TOLERANCE:
-        found.append(
-            f"prompts were {metrics.prompt_ratio - 1:+.1%} of the trace's size by the server's count "
-            "(its tokenizer or chat template treats the filler unlike the calibration text)"
-        )
-    if isolated and metrics.cached_share is not None and metrics.expected_cached_share is not None:
-        excess = metrics.cached_share - metrics.expected_cached_share
-        if excess > CACHE_LEAK:
-            found.append(
-                f"cache hit {metrics.cached_share:.0%} is above the {metrics.expected_cached_share:.0%} that sessions "
-                "explain: something else was warm (use --cache-salt play, or restart the server)"
-            )
-    if metrics.buffered_share > BUFFERED_SHARE:
-        found.append(
-            f"{metrics.buffered_share:.0%} of the streams came in bursts: the speeds of single requests are unsure "
-            "(something buffers the stream; turn buffering off or measure behind it)"
-        )
-    if metrics.estimated_token_share > 0:
-        found.append(
-            f"{metrics.estimated_token_share:.0%} of the token counts are estimates: the server sent no usage "
-            "(enable stream_options.include_usage)"
-        )
-    if metrics.truncated:
-        found.append(f"{metrics.truncated} requests were still open when the level ended and were cut off")
-    if metrics.overflowed:
-        found.append(
-            f"{metrics.overflowed} prompts were above the served context and count for nothing (set --context lower)"
-        )
-    if metrics.one_event_replies:
-        found.append(f"{metrics.one_event_replies} replies came all at one moment and have no speed")
-    found.extend(f"client: {reason}" for reason in health.reasons)
-    return found
 
 
 async def run_probe(

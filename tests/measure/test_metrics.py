@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentperf.measure.metrics import CUT_OFF, OVERFLOW, quantiles, summarise, union_ns
 from tests.measure.records import MS, S, failure, record
+from tests.measure.streams import seen, whole
 
 
 def test_quantiles_follow_numpy_linear() -> None:
@@ -120,9 +121,11 @@ def test_cache_share_needs_every_reply_to_tell() -> None:
 
 
 def test_bursts_are_noticed() -> None:
-    burst = record(0.0, events=40, reads=3)
-    even = record(0.1, request_id="b", events=40, reads=40)
-    assert summarise([burst, even], level=1, open_ns=0, close_ns=S).buffered_share == pytest.approx(0.5)
+    steady = [0.5 + 0.02 * i for i in range(40)]
+    records = [seen(whole(steady)), seen(steady, request_id="b"), seen(steady[:8], request_id="short")]
+    m = summarise(records, level=1, open_ns=0, close_ns=S)
+    assert m.buffered_share == pytest.approx(0.5)
+    assert (m.streams.buffered, m.streams.tellable) == (1, 2)
 
 
 def test_largest_gap_is_published() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from agentperf.measure.health import Health, assess
 from agentperf.measure.metrics import summarise
-from agentperf.run.probe import quality_warnings
+from agentperf.measure.quality import quality_warnings
 from tests.measure.records import S, record
 
 WELL = assess([], [], [], 1.0, 1.0, None)
@@ -35,7 +35,7 @@ def test_a_window_without_requests_is_said() -> None:
         ({"prompt_tokens": 1050}, "+5.0%"),
         ({"prompt_tokens": 940}, "-6.0%"),
         ({"cached_tokens": 900}, "cache hit 90% is above the 80%"),
-        ({"token_source": "estimate"}, "100% of the token counts are estimates"),
+        ({"token_source": "estimate"}, "3 of 3 token counts are estimates"),
         ({"outcome": "truncated", "error_class": "cut_off"}, "were still open"),
     ],
 )
