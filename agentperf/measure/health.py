@@ -90,8 +90,8 @@ class Health(Struct, kw_only=True):
     """Estimate: loop lag p99 over the decode time of the median reply."""
     turn_overhead_p99_s: float | None = None
     """sent - due: all that lies between the end of a turn and its wait, and the next request's last byte sent."""
-    cpu_shares: dict[int, float] = {}
-    """By load process; 1.0 is one core."""
+    cpu_shares: list[float] = []
+    """Of each load process in turn; 1.0 is one core."""
     parent_cpu_share: float | None = None
     free_cores: float | None = None
     start_skew_s: float | None = None
@@ -184,14 +184,14 @@ def assess(
     lag = max((p for own in lags if (p := _p99(own)) is not None), default=None)
     typical_s = float(np.median(decode_s)) if len(decode_s) else 0.0
     free = [m.free_cores for m in machine if m.free_cores is not None]
-    shares = {worker: _mean_cpu(own) for worker, own in workers.items()}
+    shares = [_mean_cpu(own) for own in workers.values()]
     health = Health(
         status="ok",
         reasons=[],
         remedy=None,
         loop_lag_p99_s=lag,
         send_delay_p99_s=_p99(send_delays_s),
-        cpu_share_max=max(shares.values(), default=None),
+        cpu_share_max=max(shares, default=None),
         in_flight_ratio=in_flight / wanted if wanted > 0 else None,
         rss_bytes_max=max((s.rss_bytes for s in samples), default=None),
         fds_max=max((s.fds for s in samples), default=None),

@@ -58,7 +58,7 @@ def verdicts(
         if views is not None:
             verdict = _between(slo, verdict, views, rules, population, final=health is not None)
         if health is not None and health.status == "invalid":
-            verdict = invalidate(verdict, f"client_limited: {'; '.join(health.reasons)}; {health.remedy}")
+            verdict = invalidate(verdict, f"{health.cause}: {'; '.join(health.reasons)}; {health.remedy}")
         elif verdict.status != "pass" and _limited(population):
             reason = f"{population.rate_limited} of {population.records} requests were refused with 429"
             verdict = invalidate(verdict, f"{RATE_LIMITED}: {reason}; lift the limit of this key")

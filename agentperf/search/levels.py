@@ -3,19 +3,21 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from agentperf.search.model import ProbeResult, SearchSettings, Status
+from agentperf.search.model import MAX_LOST, PROCESS_LOST, ProbeResult, SearchSettings, Status
 
 Standing = Literal["pass", "fail", "tie", "inconclusive", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All verdicts on one level, oldest first."""
+    """All verdicts on one level, oldest first; probes that were lost with a load process gave none."""
 
     agents: int
     votes: tuple[Status, ...]
     closes: tuple[bool, ...]
     notes: tuple[str, ...]
+    lost: int = 0
+    """Probes that were lost with a load process."""
 
     @property
     def decided(self) -> int:
@@ -24,17 +26,32 @@ class Level:
 
     @property
     def standing(self) -> Standing:
-        """The majority of pass and fail; without either, inconclusive, or invalid when there is nothing else."""
+        """The majority of pass and fail; without either, inconclusive, or invalid when there is nothing else.
+
+        A level that was only ever lost is inconclusive: it could be measured, and was not.
+        """
         passes, fails = self.votes.count("pass"), self.votes.count("fail")
         if passes != fails:
             return "pass" if passes > fails else "fail"
         if passes:
             return "tie"
-        return "inconclusive" if "inconclusive" in self.votes else "invalid"
+        return "inconclusive" if "inconclusive" in self.votes or not self.votes else "invalid"
+
+    @property
+    def given_up(self) -> bool:
+        """Whether load processes were lost at it so often that it is not probed again."""
+        return self.lost >= MAX_LOST
+
+    @property
+    def to_repeat(self) -> bool:
+        """Whether all that was tried was lost with a load process, and it may be tried again."""
+        return not self.votes and not self.given_up
 
     @property
     def unsettled(self) -> bool:
         """Whether another look is due: a third where two contradict, a second where the first said nothing."""
+        if self.given_up:
+            return False
         if self.standing == "tie":
             return len(self.votes) < 3
         return self.standing == "inconclusive" and len(self.votes) < 2
@@ -42,7 +59,7 @@ class Level:
     @property
     def to_confirm(self) -> bool:
         """Whether the only decisive verdict was close to the limit, and the level was not looked at since."""
-        return self.decided == 1 and self.votes[-1] in ("pass", "fail") and self.closes[-1]
+        return self.decided == 1 and self.votes[-1] in ("pass", "fail") and self.closes[-1] and not self.given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,11 @@ class Want:
     urgency: int
 
 
+def was_lost(result: ProbeResult) -> bool:
+    """Whether the probe ended because a load process was gone."""
+    return result.note.startswith(PROCESS_LOST)
+
+
 def view(slo: str, history: tuple[ProbeResult, ...]) -> View:
     """Collect one SLO's verdicts. Probes that did not judge it do not count."""
     found: dict[int, list[ProbeResult]] = {}
@@ -88,9 +110,10 @@ def view(slo: str, history: tuple[ProbeResult, ...]) -> View:
     levels = {
         agents: Level(
             agents,
-            tuple(r.statuses[slo] for r in results),
-            tuple(r.close.get(slo, False) for r in results),
+            tuple(r.statuses[slo] for r in results if not was_lost(r)),
+            tuple(r.close.get(slo, False) for r in results if not was_lost(r)),
             tuple(r.note for r in results if r.note and r.statuses[slo] == "invalid"),
+            sum(was_lost(r) for r in results),
         )
         for agents, results in sorted(found.items())
     }
@@ -109,7 +132,8 @@ def view(slo: str, history: tuple[ProbeResult, ...]) -> View:
 def want(seen: View, settings: SearchSettings, may_reprobe: bool) -> Want | None:
     """The next level for this SLO, None when it has its answer."""
     return (
-        (_contradiction(seen) if may_reprobe else None)
+        _repeat(seen)
+        or (_contradiction(seen) if may_reprobe else None)
         or (_unsettled(seen, "tie") if may_reprobe else None)
         or _ramp(seen, settings)
         or _unsettled(seen, "inconclusive")
@@ -132,12 +156,18 @@ def gaps(seen: View, settings: SearchSettings) -> list[tuple[int, int]]:
     return [(a, b) for a, b in found if b - a > settings.step(a)]
 
 
+def _repeat(seen: View) -> Want | None:
+    """A level whose probe was lost, at once."""
+    level = next((level for level in seen.levels.values() if level.to_repeat), None)
+    return None if level is None else Want(level.agents, "a load process was lost", 0)
+
+
 def _contradiction(seen: View) -> Want | None:
     """A fail below a pass: look again at the fail, then at the nearest pass above it, until one of them gives way."""
     if not seen.strays or seen.high is None:
         return None
     for level in (seen.levels[seen.high], seen.strays[0]):
-        if level.decided < 2 and len(level.votes) < 3:
+        if level.decided < 2 and len(level.votes) < 3 and not level.given_up:
             other = seen.strays[0].agents if level.agents == seen.high else seen.high
             return Want(level.agents, f"contradicts {other}", 0)
     return None

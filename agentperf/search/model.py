@@ -18,6 +18,10 @@ Reason = Literal[
     "swept",
 ]
 
+PROCESS_LOST: Final = "process_lost"
+MAX_LOST: Final = 3
+"""Probes of one level that may be lost to a load process that died; then the level stays inconclusive."""
+
 RESOLUTION: Final = 0.01
 """1 % of the level: a bracket below 100 agents closes to one agent, and [1024, 2048] closes on 1,840 at a width of 16,
 as the published AA-AgentPerf figure did. 2 % would stop there at 32; finer than 1 % is finer than runs repeat."""
@@ -78,7 +82,8 @@ def default_max_probes(settings: SearchSettings) -> int:
 class ProbeResult(Struct, frozen=True, kw_only=True):
     """One probe: a verdict for each SLO it judged, and whether that verdict was close (see `slo.verdict`).
 
-    `note` says why a level is invalid; one that begins with `rate_limited` is told apart from a limited client.
+    `note` says why a level is invalid; one that begins with `rate_limited` is told apart from a limited client, and one
+    that begins with `process_lost` says nothing about the level: it is probed again.
     """
 
     level: int

@@ -1,6 +1,7 @@
 """The planner: which level to probe next, as a pure function of what has been measured.
 
     ramp      double from the start level until every SLO has failed once
+    repeat    a level whose load process was lost is probed again at once, three times at most
     settle    a level inside a bracket that said nothing is probed once more, one whose verdicts conflict a third time
     bisect    halve the bracket [largest pass, smallest fail] to the resolution; a level that stays undecided remains
               inside the bracket, and both sides of it are halved
@@ -19,8 +20,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from agentperf.search.levels import View, Want, gaps, view, want
+from agentperf.search.levels import View, Want, gaps, view, want, was_lost
 from agentperf.search.model import (
+    MAX_LOST,
     RESOLUTION,
     Answer,
     Done,
@@ -81,10 +83,13 @@ def sweep_step(
 ) -> Probe | Done:
     """The same for a list of levels, probed once each in the order given (a level named twice: twice).
 
+    A probe that was lost with a load process does not count until it was lost three times.
     One level is the fixed-level run. `slos` default to those that the history judged.
     """
     names = tuple(slos) or tuple(dict.fromkeys(slo for result in history for slo in result.statuses))
-    done = Counter(result.level for result in history)
+    done = Counter(result.level for result in history if not was_lost(result))
+    for level, lost in Counter(result.level for result in history if was_lost(result)).items():
+        done[level] += lost // MAX_LOST
     for level in levels:
         if done[level] > 0:
             done[level] -= 1
@@ -99,11 +104,13 @@ def sweep_step(
 
 
 def _reprobes(history: tuple[ProbeResult, ...]) -> int:
-    """Second and third looks so far, without those that an inconclusive first look asked for."""
+    """Second and third looks so far, without those that an inconclusive or a lost first look asked for."""
     spent = 0
     first: dict[int, ProbeResult] = {}
     looks: Counter[int] = Counter()
     for result in history:
+        if was_lost(result):
+            continue
         looks[result.level] += 1
         before = first.setdefault(result.level, result)
         if looks[result.level] > 2 or (looks[result.level] == 2 and "inconclusive" not in before.statuses.values()):

@@ -13,17 +13,22 @@ import pyarrow.compute as pc
 
 from agentperf.measure.metrics import CUT_OFF
 
-Phase = Literal["warmup", "window", "cooldown"]
-PHASES: tuple[Phase, ...] = ("warmup", "window", "cooldown")
+Phase = Literal["warmup", "window", "cooldown", "void"]
+PHASES: tuple[Phase, ...] = ("warmup", "window", "cooldown", "void")
 INTERRUPTED = "interrupted"
 
 
 class Window(NamedTuple):
-    """The measured part of a finished probe. `interrupted`: what was open then was cut off by the user."""
+    """The measured part of a finished probe.
+
+    `interrupted`: what was open then was cut off by the user, or because a load process was lost. `void`: a load process
+    was lost, so no record of the probe is of a window.
+    """
 
     open_ns: int
     close_ns: int
     interrupted: bool = False
+    void: bool = False
 
 
 def phase_of(t0_ns: int, open_ns: int, close_ns: int) -> Phase:
@@ -37,22 +42,26 @@ def windows_of(events: Iterable[Mapping[str, Any]]) -> dict[int, Window]:
     for event in events:
         window = event.get("window")
         if event.get("event") == "probe_finished" and window:
-            interrupted = bool(event.get("interrupted", False))
-            found[event["probe"]] = Window(window["open_ns"], window["close_ns"], interrupted)
+            void = bool(event.get("void"))
+            interrupted = bool(event.get("interrupted", False)) or void
+            found[event["probe"]] = Window(window["open_ns"], window["close_ns"], interrupted, void)
     return found
 
 
 def phase_codes(
     t0_ns: np.ndarray[Any, Any], probe: np.ndarray[Any, Any], windows: Mapping[int, Window]
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
-    """Index into `PHASES` of every row: `phase_of` column-wise. Without a finished window all is warm-up."""
+    """Index into `PHASES` of every row: `phase_of` column-wise. Without a finished window all is warm-up.
+
+    All of a void probe is `void`.
+    """
     codes = np.zeros(len(t0_ns), dtype=np.int8)
     for number in np.unique(probe).tolist():
         window = windows.get(number)
         if window is not None:
             rows = probe == number
             edges = np.array([window.open_ns, window.close_ns], dtype=np.int64)
-            codes[rows] = np.searchsorted(edges, t0_ns[rows], side="right")
+            codes[rows] = PHASES.index("void") if window.void else np.searchsorted(edges, t0_ns[rows], side="right")
     return codes
 
 

@@ -572,3 +572,74 @@ def test_reasons_of_a_sweep():
 def test_a_sweep_names_its_slos():
     assert sweep_step([1], [], slos=("a", "b")) == Probe(level=1, why="sweep", slos=("a", "b"))
     assert sweep_step([1], [result(1, b="pass")], slos=("a", "b")).answers[0].capacity is None
+
+
+LOST = "process_lost: load process 1 was killed (SIGKILL)"
+
+
+def losing(times, at, then):
+    """An endpoint whose first `times` probes of level `at` are lost with a load process."""
+    left = [times]
+
+    def probe(n):
+        if n == at and left[0] > 0:
+            left[0] -= 1
+            return result(n, LOST, a="invalid")
+        return then(n)
+
+    return probe
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_level_whose_load_process_was_lost_is_probed_again_at_once(times):
+    done, history = search(one(max_agents=64), losing(times, 8, monotone(a=20)))
+    assert levels(history)[: 4 + times] == [1, 2, 4, *[8] * (times + 1)]
+    assert (done.reason, done.answers[0].capacity, done.answers[0].smallest_fail) == ("found", 20, 21)
+
+
+def test_a_level_that_is_lost_three_times_stays_inconclusive():
+    done, history = search(one(max_agents=8), losing(99, 8, monotone(a=20)))
+    assert levels(history) == [1, 2, 4, 8, 8, 8, 6, 7]
+    answer = done.answers[0]
+    assert (done.reason, answer.capacity, answer.smallest_fail) == ("inconclusive", 7, None)
+    assert any("8 stayed inconclusive: process_lost" in note for note in answer.notes)
+
+
+def test_a_lost_confirmation_is_tried_again_and_changes_no_verdict():
+    seen = {}
+
+    def probe(n):
+        seen[n] = seen.get(n, 0) + 1
+        if n == 4 and seen[n] == 2:
+            return result(n, LOST, a="invalid")
+        return ProbeResult(level=n, statuses={"a": "pass" if n <= 4 else "fail"}, close={"a": n == 4})
+
+    done, history = search(one(max_agents=8), probe)
+    assert levels(history).count(4) == 3
+    assert (done.reason, done.answers[0].capacity) == ("found", 4)
+
+
+@given(st.integers(0, 64), st.lists(st.booleans(), min_size=64, max_size=64))
+def test_lost_probes_never_change_the_answer_of_a_search_that_ends(capacity, lost_once):
+    setup = one(max_agents=64)
+    plain, _ = search(setup, monotone(band=0, a=capacity))
+    left = [*lost_once]
+
+    def probe(n):
+        if left[n - 1]:
+            left[n - 1] = False
+            return result(n, LOST, a="invalid")
+        return monotone(band=0, a=capacity)(n)
+
+    done, _ = search(setup, probe)
+    assert done.answers[0].capacity == plain.answers[0].capacity
+    assert done.reason == plain.reason
+
+
+def test_a_sweep_repeats_what_was_lost_and_gives_up():
+    done, probed = sweep([1, 2, 4], losing(1, 2, monotone(a=2)))
+    assert probed == [1, 2, 2, 4]
+    assert done.answers[0].capacity == 2
+    gone, probed = sweep([1, 2], losing(99, 2, monotone(a=2)))
+    assert probed == [1, 2, 2, 2]
+    assert gone.reason == "inconclusive"
