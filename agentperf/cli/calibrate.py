@@ -42,23 +42,19 @@ def calibrate(
 
     The load processes of `run` are held against a built-in server that stamps each token it sends. Loopback only.
     """
-    from agentperf.yardstick.measure import Settings, enough_descriptors, most_streams
+    from agentperf.yardstick.measure import Settings, most_streams
 
     short = _QUICK if quick else {}
     counts = read_workers(workers)
     settings = Settings(
         rates=read_rates(rates),
         workers=counts,
-        max_streams=max_streams,
+        max_streams=most_streams(max_streams, min(counts)),
         budget_s=_duration("--budget", budget, _QUICK_BUDGET if quick else _BUDGET),
         window_s=_duration("--window", window, short.get("window_s", 3.0)),
         resolution=short.get("resolution", 0.1),
     )
-    with enough_descriptors(max_streams):
-        import msgspec
-
-        most = most_streams(max_streams, min(counts))
-        raise typer.Exit(int(_run(msgspec.structs.replace(settings, max_streams=most), save=save, json=json)))
+    raise typer.Exit(int(_run(settings, save=save, json=json)))
 
 
 def read_rates(text: str) -> tuple[float, ...]:
@@ -174,35 +170,31 @@ def _streams(result: "RateResult") -> str:
 
 def _limit(result: "RateResult") -> str:
     text = {
-        "client": "the client",
-        "server": "the reference server",
+        "client": "client",
+        "server": "reference server",
         "max-streams": "--max-streams",
         "budget": "--budget",
         "interrupted": "interrupted",
     }[result.limit]
-    miss = f", missed at {result.smallest_miss:,}" if result.smallest_miss else ""
+    miss = f"; missed {result.smallest_miss:,}" if result.smallest_miss else ""
     return f"{text}{miss}{' (disturbed)' if result.disturbed else ''}"
 
 
-_COLUMNS = ("tok/s", "load processes", "streams", "events/s", "TTFT error p99", "speed error p99", "in flight",
-    "CPU/event", "CPU", "loop lag p99", "other work", "limit")  # fmt: skip
+_COLUMNS = ("tok/s", "procs", "streams", "events/s", "TTFT err", "speed err", "CPU/event", "of a core", "limit")
 
 
 def _row(result: "RateResult") -> Sequence[str]:
     best = result.best
     head = [f"{result.tps:g}", str(result.workers), _streams(result)]
     if best is None:
-        return [*head, *["-"] * 8, _limit(result)]
+        return [*head, *["-"] * 5, _limit(result)]
     return [
         *head,
         f"{best.events_per_s:,.0f}",
         _ms(best.ttft_error_p99_ms),
         _percent(best.speed_error_p99),
-        f"{best.in_flight:,.1f}",
         "-" if best.us_per_event is None else f"{best.us_per_event:.1f} us",
         "-" if best.cpu_share is None else f"{best.cpu_share:.0%}",
-        _ms(best.loop_lag_p99_ms),
-        "?" if best.other_cores is None else f"{best.other_cores:.2f} cores",
         _limit(result),
     ]
 
@@ -212,10 +204,14 @@ def show(found: "Calibration", out: "Console") -> None:
     from rich.table import Table
 
     bounds = found.bounds
-    title = f"{found.machine.line}; p99 TTFT error <= {bounds.ttft_error_p99_ms:g} ms and p99 speed error"
-    table = Table(box=None, pad_edge=False, title=f"{title} <= {bounds.speed_error_p99:.1%}", title_justify="left")
+    out.print(found.machine.line, markup=False)
+    out.print(
+        f"streams held with p99 TTFT error <= {bounds.ttft_error_p99_ms:g} ms and p99 speed error"
+        f" <= {bounds.speed_error_p99:.1%}, by load processes (procs)"
+    )
+    table = Table(box=None, pad_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "limit" else "right")
+        table.add_column(name, justify="left" if name == "limit" else "right", no_wrap=name != "limit")
     for result in found.results:
         table.add_row(*_row(result))
     out.print(table)

@@ -17,6 +17,7 @@ from rich.console import Console
 from agentperf.cli import console
 from agentperf.cli.live import LiveView, PlainView, View
 from agentperf.cli.options import RunOptions
+from agentperf.cli.resume import MASK
 from agentperf.errors import AgentperfError, ExitCode, plain_errors
 from agentperf.fleet.fleet import open_fleet
 from agentperf.fleet.messages import Job, Target
@@ -26,15 +27,17 @@ from agentperf.run.calibrate import calibrate
 from agentperf.run.choices import Choices, choose
 from agentperf.run.conductor import Progress, conduct, probe_count_bound, probe_estimate_s
 from agentperf.run.manifest import make_manifest
+from agentperf.run.resume import Past, check_same, past_of
 from agentperf.run.workload import Workload, encode, load_workload, render
 from agentperf.search.model import Done
-from agentperf.store.rundir import RunWriter, check_writable, default_directory
+from agentperf.store.rundir import RunWriter, check_writable, default_directory, read_run
 from agentperf.trace.io import resolve
 from agentperf.trace.sizing import DEFAULT_SIZES, TokenSizes, calibration_prompts_for
 from agentperf.wire import chat
 from agentperf.wire.check import Capabilities, check
 from agentperf.wire.client import open_caller
 from agentperf.wire.endpoint import Endpoint, parse_endpoint
+from agentperf.yardstick.quote import Quote, quote_kept
 
 SIM_PREFIX = "sim:"
 SIM_ENGINE = "agentperf-sim"
@@ -146,6 +149,17 @@ def _say_estimate(options: RunOptions, out: Console) -> None:
     what = f"levels {levels}" if levels else f"at most about {probes} probes, doubling from {options.plan.search.start}"  # type: ignore[union-attr]
     out.print(f"plan      {what}; {low:.0f} s to {high:.0f} s a probe, {probes * low / 60:.0f} min or more in all")
     out.print(f"workers   {options.workers} load process{'es' if options.workers > 1 else ''}")
+    quote = _client_quote(options)
+    out.print(f"client    {quote.sentence}", style="yellow" if quote.state == "exceeded" else None, markup=False)
+    if quote.remedy:
+        out.print(f"          {quote.remedy}", style="dim", markup=False)
+
+
+def _client_quote(options: RunOptions) -> Quote:
+    """What the kept calibration says of the plan's largest level."""
+    plan = options.plan
+    largest = max(plan.levels, default=plan.search.max_agents if plan.search else 1)
+    return quote_kept(plan.slos, largest, options.workers)
 
 
 def _view(options: RunOptions, prepared: Prepared, out: Console) -> View:
@@ -155,7 +169,9 @@ def _view(options: RunOptions, prepared: Prepared, out: Console) -> View:
     return PlainView(out)
 
 
-async def _conduct(options: RunOptions, prepared: Prepared, writer: RunWriter, view: View) -> tuple[Done, Progress]:
+async def _conduct(
+    options: RunOptions, prepared: Prepared, writer: RunWriter, past: Past | None, view: View
+) -> tuple[Done, Progress]:
     secret = pickle.dumps((prepared.endpoint, options.limits))
 
     def make_job(worker: int, workers: int) -> Job:
@@ -170,7 +186,7 @@ async def _conduct(options: RunOptions, prepared: Prepared, writer: RunWriter, v
 
     with plain_errors(), view:
         async with open_fleet(make_job, options.workers) as fleet:
-            return await conduct(options.plan, fleet, writer, view.update)
+            return await conduct(options.plan, fleet, writer, view.update, past=past)
 
 
 def exit_code(done: Done, progress: Progress) -> ExitCode:
@@ -193,23 +209,39 @@ def _run_name(options: RunOptions, prepared: Prepared) -> str:
     return options.name or f"{prepared.found.model}-{options.plan.slos[0].name if options.plan.slos else 'levels'}"
 
 
+def _kept_endpoint(prepared: Prepared) -> str:
+    """The endpoint for the manifest; masked when its address holds a secret, so that --resume asks for it."""
+    shown: str = prepared.shown["url"]
+    return MASK if MASK in shown or prepared.shown.get("auth") == "userinfo" else shown
+
+
 def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Path, ExitCode]:
     name = _run_name(options, prepared)
-    writer = RunWriter.create(default_directory(options.out, name), secrets=[v for _, v in prepared.endpoint.headers])
-    writer.write_manifest(
-        make_manifest(
-            name=name,
-            plan=options.plan,
-            replay=prepared.replay,
-            workload=prepared.workload,
-            endpoint=prepared.shown,
-            capabilities=msgspec.to_builtins(prepared.found),
-            simulated=prepared.simulated,
-            workers=options.workers,
-            deployment=options.deployment,
-            choices=list(prepared.choices.sentences),
-        )
+    secrets = [v for _, v in prepared.endpoint.headers]
+    manifest = make_manifest(
+        name=name,
+        plan=options.plan,
+        replay=prepared.replay,
+        workload=prepared.workload,
+        endpoint=prepared.shown,
+        capabilities=msgspec.to_builtins(prepared.found),
+        simulated=prepared.simulated,
+        workers=options.workers,
+        deployment=options.deployment,
+        choices=list(prepared.choices.sentences),
+        client_calibration=_client_quote(options).facts(),
+        invocation={**options.invocation, "endpoint": _kept_endpoint(prepared)},
     )
+    past = None
+    if options.resume is not None:
+        writer = RunWriter.reopen(options.resume, secrets=secrets)
+        run = read_run(options.resume)
+        check_same(run.manifest, writer.as_written(manifest))
+        past = past_of(run.events)
+        out.print(f"taking up {len(past.outcomes)} probes of {options.resume}", style="dim", markup=False)
+    else:
+        writer = RunWriter.create(default_directory(options.out, name), secrets=secrets)
+        writer.write_manifest(manifest)
     out.print(f"writing   {writer.directory}", style="dim", markup=False)
     try:
         done, progress = anyio.run(
@@ -217,6 +249,7 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
             options,
             prepared,
             writer,
+            past,
             _view(options, prepared, out),
             backend_options={"use_uvloop": True},
         )
@@ -234,7 +267,7 @@ def execute(options: RunOptions) -> ExitCode:
     if options.insecure:
         out.print("warning: TLS certificates are not verified (--insecure)", style="bold yellow")
     with ExitStack() as stack:
-        if not options.dry_run:
+        if not options.dry_run and options.resume is None:
             check_writable(options.out)  # before minutes are spent on the endpoint
         if options.traces is not None:
             resolve(options.traces)  # a mistyped name is told before the endpoint is asked anything
@@ -256,7 +289,6 @@ def execute(options: RunOptions) -> ExitCode:
 
 def _show(directory: Path, options: RunOptions) -> None:
     from agentperf.report.write import show_run, write_report
-    from agentperf.store.rundir import read_run
 
     run = read_run(directory)
     written = write_report(directory)

@@ -71,8 +71,13 @@ def make_manifest(
     workers: int,
     deployment: dict[str, Any] | None,
     choices: list[str],
+    client_calibration: dict[str, Any] | None = None,
+    invocation: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The manifest as JSON. `choices` are sentences about what was decided for the user, and why."""
+    """The manifest as JSON. `choices` are sentences about what was decided for the user, and why.
+
+    `client_calibration` is what the kept calibration of this machine's client says of the plan's largest level.
+    """
     identity = workload_identity(plan, replay, workload)
     return {
         "schema_version": 1,
@@ -94,6 +99,8 @@ def make_manifest(
         "choices": choices,
         "workers": workers,
         "host": host_facts(),
+        "client_calibration": client_calibration,
         "seed": replay.seed,
         "deployment": deployment,
+        "invocation": invocation,
     }

@@ -1,14 +1,14 @@
 """A held level in figures: what the client recorded of each request, joined with what the server logged of it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
 from agentperf.measure.record import Record
-from agentperf.yardstick.load import Held
+from agentperf.yardstick.held import Held
 from agentperf.yardstick.rows import Row
+from agentperf.yardstick.search import Verdict
 
 TTFT_BOUND_MS = 5.0
 SPEED_BOUND = 0.005
@@ -18,10 +18,9 @@ SERVER_LATE_MS = 5.0
 misses a bound under them is not blamed."""
 SERVER_BEHIND_MS = 20.0
 """A server that is later than this (1 % of a decode of 2 s) did not offer the pace, so nothing was shown at it."""
-DISTURBED_CORES = 0.25
-"""Other work from which on a probe that did not pass is repeated."""
+DISTURBED_CORES = 0.1
+"""Other work from which on a probe counts as disturbed. On a quiet machine 0.00 to 0.03 are seen."""
 
-Verdict = Literal["pass", "fail", "server"]
 Pair = tuple[Record, Row]
 
 

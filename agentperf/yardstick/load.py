@@ -13,13 +13,13 @@ import numpy as np
 from agentperf.errors import ClientError
 from agentperf.fleet.fleet import Fleet, open_fleet
 from agentperf.fleet.messages import Batch, Job, Target
-from agentperf.measure.record import Record
 from agentperf.replay.bodies import EncodedTree, encode_tree
 from agentperf.replay.settings import ReplaySettings
 from agentperf.trace.render import RenderedSession, RenderedTree, RenderedTurn
 from agentperf.wire.chat import BodySettings
 from agentperf.wire.endpoint import Limits, parse_endpoint
 from agentperf.yardstick.cores import children_on, machine_busy_s, other_cores, split_cores, usable_cores
+from agentperf.yardstick.held import Held
 from agentperf.yardstick.process import ServerProcess
 from agentperf.yardstick.reply import MODEL, Pace
 from agentperf.yardstick.rows import Row, Work
@@ -30,29 +30,6 @@ SETTLE_S = 0.4
 """After the last stream has started, before the window opens."""
 GRACE_S = 5.0
 """Beyond three times the length of a stream, how long open streams may go on after the window."""
-
-
-@dataclass(slots=True)
-class Held:
-    """A level that was held: the records of all of it, and what was seen in its window [open_ns, close_ns)."""
-
-    level: int
-    workers: int
-    open_ns: int
-    close_ns: int
-    records: list[Record]
-    rows: list[Row]
-    cpu_s: float | None
-    """CPU time of the load processes in the window."""
-    cpu_share_max: float | None
-    """The busiest load process: CPU time over wall time in the window."""
-    lag_p99_s: float | None
-    server_cpu_s: float
-    """CPU time of the servers in the window."""
-    server_tokens: int
-    """Tokens that the servers sent in the window."""
-    other_cores: float | None
-    """Cores that other work on the machine used in the window."""
 
 
 def session_trees(tokens: int) -> list[EncodedTree]:

@@ -1,8 +1,8 @@
 """Carries out a calibration: for each number of load processes and each rate, a search for the largest level."""
 
+import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -11,20 +11,26 @@ import msgspec
 
 from agentperf import __version__
 from agentperf.errors import ClientError, plain_errors
+from agentperf.fleet.machine import raise_open_files
 from agentperf.yardstick.calibration import Bounds, Calibration, Firehose, RateResult, sort_results
 from agentperf.yardstick.cores import split_cores, usable_cores
-from agentperf.yardstick.figures import Figures, Verdict, figures
+from agentperf.yardstick.figures import Figures, figures
 from agentperf.yardstick.load import SETTLE_S, Rig, lifetime_s, open_rig
 from agentperf.yardstick.machine import this_machine
 from agentperf.yardstick.reply import Pace
-from agentperf.yardstick.search import answer, next_level
+from agentperf.yardstick.search import Verdict, answer, next_level
 
 FIRST_EVENTS_PER_S = 12_800
 """Of one load process: what the first search begins with. Later ones begin at half of what was just found."""
-ATTEMPTS = 3
-"""At most, at a level that does not pass while other work disturbs."""
+ATTEMPTS, ATTEMPTS_DISTURBED = 2, 3
+"""At a level that does not pass: a burst of other work of some milliseconds may be at fault, and does not show in a
+mean. More when other work is seen."""
 OVERHEAD_S = 1.0
 """Of a probe, beyond its streams and window: reports come in steps, the last stream has to end."""
+SPARE_FILES = 128
+"""Open files of a process that are no streams."""
+PORTS = 20_000
+"""Connections from one address to one port that are taken for safe: less than the ephemeral ports of Linux."""
 HOSE_STREAMS, HOSE_TOKENS, HOSE_TTFT_MS, HOSE_WINDOW_S = 8, 2000, 50.0, 1.5
 
 Step = Callable[[Figures], None]
@@ -151,7 +157,7 @@ class _Search:
     async def _level(self, rig: Rig, level: int) -> bool:
         """Probe a level until it passes or is beyond doubt; False when the load processes failed under it."""
         attempts: list[Figures] = []
-        while len(attempts) < ATTEMPTS:
+        while True:
             try:
                 found = figures(await rig.hold(level, self._settings.window_s), self._tps)
             except ClientError as error:
@@ -162,10 +168,9 @@ class _Search:
             attempts.append(found)
             self._tried[level] = attempts
             self._on_step(found)
-            again = found.verdict != "pass" and quietest(attempts).disturbed
-            if not again or not self._time_for(self._settings.pace(self._tps)):
-                break
-        return True
+            most = ATTEMPTS_DISTURBED if quietest(attempts).disturbed else ATTEMPTS
+            if found.verdict == "pass" or len(attempts) >= most or not self._time_for(rig.servers[0].pace):
+                return True
 
     def _result(self, stopped: Literal["budget", "interrupted"] | None) -> RateResult:
         verdicts = self._verdicts()
@@ -209,26 +214,8 @@ async def firehose(workers: int) -> Firehose:
     )
 
 
-@contextmanager
-def enough_descriptors(streams: int) -> Iterator[None]:
-    """Raise the soft limit of open files, which children inherit, to what so many streams take; lower it afterwards."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = streams + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def most_streams(wanted: int, workers: int) -> int:
-    """`wanted`, or as many as the limits of this system allow: open files of one process, ports of one address."""
-    import resource
-
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = wanted if soft == resource.RLIM_INFINITY else max(1, soft - 128) * workers
-    return max(1, min(wanted, files, 20_000 * workers))
+    """`wanted`, or as many as this system allows: open files of one process, whose limit is raised, and ports."""
+    soft, _hard = raise_open_files()
+    files = wanted if soft == resource.RLIM_INFINITY else max(1, soft - SPARE_FILES) * workers
+    return max(1, min(wanted, files, PORTS * workers))

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from agentperf import __version__
 from agentperf.slo.model import RATES, Slo
-from agentperf.yardstick.calibration import Calibration, RateResult
-from agentperf.yardstick.machine import Machine
+from agentperf.yardstick.calibration import Calibration, RateResult, load
+from agentperf.yardstick.machine import Machine, cache_file, this_machine
 
 USUAL_TPS = 50.0
 """The rate that is quoted where no SLO names one."""
@@ -83,6 +84,12 @@ def quote(
             measured_at=calibration.measured_at,
         )
     return _compare(result, level, workers)
+
+
+def quote_kept(slos: Sequence[Slo], level: int, workers: int) -> Quote:
+    """`quote` by the calibration that is kept on this machine."""
+    calibration = load(cache_file())
+    return quote(calibration, this_machine(), __version__, level=level, workers=workers, tps=speed_target(slos))
 
 
 def _stale(calibration: Calibration, machine: Machine, version: str) -> Quote | None:

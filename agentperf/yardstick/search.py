@@ -5,8 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from agentperf.yardstick.figures import Verdict
-
+Verdict = Literal["pass", "fail", "server"]
+"""Of a probe: within the bounds; the client beyond one; the reference server could not hold the pace."""
 Limit = Literal["client", "server", "max-streams", "budget", "interrupted"]
 """What keeps the answer from being larger."""
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentperf.yardstick.figures import Verdict
-from agentperf.yardstick.search import answer, bracket, next_level
+from agentperf.yardstick.search import Verdict, answer, bracket, next_level
 
 
 def _search(
