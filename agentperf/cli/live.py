@@ -1,5 +1,6 @@
 """The views of a running search: three panes on a terminal, one line a level elsewhere."""
 
+import math
 import time
 from types import TracebackType
 from typing import Protocol, Self
@@ -38,6 +39,8 @@ class View(Protocol):
 def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
+    if math.isinf(value):
+        return "∞"
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
@@ -87,7 +90,8 @@ def level_pane(progress: Progress, snap: Snapshot | None) -> Panel:
     grid.add_column()
     floor = next((t.limit for s in progress.plan.slos for t in s.terms if t.metric == "speed"), None)
     ceiling = next((t.limit for s in progress.plan.slos for t in s.terms if t.metric == "ttft"), None)
-    speed = _number(snap.p25_speed, " tok/s") + (f"  (≥ {floor:g})" if floor is not None else "")
+    doubt = ("≈" if snap.suspect else "") + ("~" if snap.estimated else "")
+    speed = doubt + _number(snap.p25_speed, " tok/s") + (f"  (≥ {floor:g})" if floor is not None else "")
     ttft = _seconds(snap.p95_ttft) + (f"  (≤ {ceiling:g} s)" if ceiling is not None else "")
     grid.add_row("agents", f"{snap.agents}", "p25 speed", _against(speed, snap.p25_speed, floor, above=True))
     grid.add_row("decoding", f"{snap.open - snap.first_token}", "p95 TTFT", _against(ttft, snap.p95_ttft, ceiling))
@@ -101,7 +105,18 @@ def level_pane(progress: Progress, snap: Snapshot | None) -> Panel:
         Text(f"{PHASES[snap.phase]} for {snap.elapsed_s:.0f} s{eta}"),
     )
     title = f"level {state.level} (probe {state.probe}: {state.why})"
-    return Panel(Group(grid, bar), title=title, title_align="left", border_style="blue")
+    return Panel(Group(grid, *_streams(snap), bar), title=title, title_align="left", border_style="blue")
+
+
+def _streams(snap: Snapshot) -> list[Text]:
+    """One line about the streams: the largest gap, and what is odd."""
+    line = Text("streams  ", style="dim")
+    line.append(f"largest gap {_seconds(snap.largest_gap_s)}", style="none")
+    for odd in snap.streams:
+        line.append(f"   {odd}", style="yellow")
+    if snap.suspect:
+        line.append("   suspect: speeds and TTFTs are those of a buffer", style="bold yellow")
+    return [line]
 
 
 def _against(text: str, value: float | None, limit: float | None, *, above: bool = False) -> Text:

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from agentperf.measure.health import assess, delays_of
-from agentperf.measure.judge import ttft_limit
-from agentperf.measure.metrics import counts_for_slo, speed_for_verdict
+from agentperf.measure.health import assess
+from agentperf.measure.judge import SUSPECT_SHARE, ttft_limit
+from agentperf.measure.metrics import LevelMetrics
+from agentperf.measure.running import RunningLevel
 from agentperf.measure.window import look_at
 from agentperf.run.probe import ProbeOutcome, ProbeState
 from agentperf.slo.model import Slo
 
 MARKS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "invalid": "!"}
+RECENT_SAMPLES = 300
+"""Samples of load processes that the view's loop lag, CPU and memory are of: a minute of one process."""
 ROUNDS = 3
 """Probes of one level that a strip still tells apart."""
 
@@ -46,6 +47,7 @@ class Snapshot:
     failed: int
     p25_speed: float | None
     p95_ttft: float | None
+    """Infinite where it lies among failed requests."""
     cached_share: float | None
     lag_p99_s: float | None
     send_delay_p99_s: float | None
@@ -55,6 +57,13 @@ class Snapshot:
     fds: int | None
     health: str = "ok"
     reasons: list[str] = field(default_factory=list)
+    streams: tuple[str, ...] = ()
+    """What is odd about the streams so far, in a few words each; empty when nothing is."""
+    suspect: bool = False
+    """Enough streams came in bursts that the level's speeds and TTFTs are a buffer's."""
+    estimated: bool = False
+    """Token counts are estimates, in part at least."""
+    largest_gap_s: float | None = None
 
 
 def _progress_of(state: ProbeState) -> tuple[float, float | None]:
@@ -67,34 +76,47 @@ def _progress_of(state: ProbeState) -> tuple[float, float | None]:
     if state.plan.duration_s is not None:
         return min(1.0, elapsed / state.plan.duration_s), max(0.0, state.plan.duration_s - elapsed)
     wanted = look_at(state.look, state.level, settings)
-    ended = len(state.window_records())
+    ended = len(state.running)
     share = max(0.0, min(1.0, ended / wanted, elapsed / settings.window_min_s if settings.window_min_s else 1.0))
     if share <= 0:
         return 0.0, None
     return share, min(elapsed / share - elapsed, settings.window_max_s - elapsed)
 
 
+def oddities(level: RunningLevel) -> tuple[str, ...]:
+    """The streams of a running level in a few words each: what its warnings will say in sentences."""
+    population = level.population
+    found = [
+        (population.buffered, f"bursts {population.buffered}/{population.tellable}"),
+        (population.at_once, f"at one moment {population.at_once}"),
+        (level.estimates, f"estimated counts {level.estimates}"),
+        (level.in_band_errors, f"errors inside streams {level.in_band_errors}"),
+        (2 * level.new_connections > len(level), f"new connections {level.new_connections}/{len(level)}"),
+        (level.stale_retries, f"stale connections {level.stale_retries}"),
+    ]
+    return tuple(text for count, text in found if count)
+
+
 def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
-    """The state of the running probe; figures are of the window once it is open, of the warm-up before."""
-    records = state.window_records() if state.open_ns is not None else state.records
-    judged = [r for r in records if counts_for_slo(r)]
-    ok = [r for r in judged if r.outcome == "ok"]
-    measured = [s for r in judged if (s := speed_for_verdict(r)) is not None]
-    ttfts = [r.ttft_s for r in ok if r.ttft_s is not None]
-    prompt = sum(r.prompt_tokens or 0 for r in ok if r.cached_tokens is not None)
-    cached = sum(r.cached_tokens or 0 for r in ok)
-    sent = sum(r.end_ns - (r.t0_ns if r.sent_ns is None else r.sent_ns) for r in judged)
-    wanted = sum(r.end_ns - r.due_ns for r in judged)
+    """The state of the running probe; figures are of the window once it is open, of the warm-up before.
+
+    The work does not grow with the number of requests: all figures of requests are kept up to date as they come, and
+    those of the load processes are of their last `RECENT_SAMPLES` samples.
+    """
+    level = state.running
     since = state.open_ns or state.began_ns
     health = assess(
-        [s for s in state.samples if s.at_ns >= since],
-        *delays_of(judged),
-        float(sent),
-        float(wanted),
+        [s for s in state.samples[-RECENT_SAMPLES:] if s.at_ns >= since],
+        level.send_delay_s,
+        level.open_delay_s,
+        level.in_flight,
+        level.wanted,
         ttft_limit(slos),
+        decode_s=level.decode_s,
     )
     share, eta = _progress_of(state)
     latest = state.latest.values()
+    population = level.population
     return Snapshot(
         phase=state.phase,
         elapsed_s=(state.now_ns - (state.open_ns or state.began_ns)) / 1e9,
@@ -104,11 +126,11 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
         open=sum(b.open for b in latest),
         waiting=sum(b.waiting for b in latest),
         first_token=sum(b.first_token for b in latest),
-        ended=len(judged),
-        failed=len(judged) - len(ok),
-        p25_speed=float(np.percentile(measured, 25)) if measured else None,
-        p95_ttft=float(np.percentile(ttfts, 95)) if ttfts else None,
-        cached_share=cached / prompt if prompt else None,
+        ended=len(population),
+        failed=level.failed,
+        p25_speed=level.speed.percentile(25),
+        p95_ttft=level.ttft_s.percentile(95),
+        cached_share=level.cached_share,
         lag_p99_s=health.loop_lag_p99_s,
         send_delay_p99_s=health.send_delay_p99_s,
         cpu_max=health.cpu_share_max,
@@ -117,7 +139,24 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
         fds=health.fds_max,
         health=health.status,
         reasons=health.reasons,
+        streams=oddities(level),
+        suspect=population.buffered > 0 and population.buffered_share >= SUSPECT_SHARE,
+        estimated=level.estimates > 0,
+        largest_gap_s=level.largest_gap_ns / 1e9 or None,
     )
+
+
+def stream_words(metrics: LevelMetrics) -> str:
+    """One word for a level's streams, stable for grep: `ok`, or what is odd, joined by commas."""
+    facts = metrics.streams
+    found = [
+        (facts.buffered > 0 and metrics.buffered_share >= SUSPECT_SHARE, "bursts"),
+        (facts.without_speed, "at_once"),
+        (facts.token_sources.get("estimate"), "estimated"),
+        (facts.stalled, "stalls"),
+        (facts.in_band_errors, "in_band_errors"),
+    ]
+    return ",".join(word for odd, word in found if odd) or "ok"
 
 
 def level_line(outcome: ProbeOutcome) -> str:
@@ -133,5 +172,6 @@ def level_line(outcome: ProbeOutcome) -> str:
         f"p25_speed={show(m.speed.p25, 1)} p50_speed={show(m.speed.p50, 1)} p95_ttft={show(m.ttft.p95, 3)} "
         f"requests={m.started} ok={m.ok} failed={m.failed} truncated={m.truncated} plays={m.plays} "
         f"cached={show(m.cached_share, 3)} output_tps={show(m.output_tps, 1)} in_flight={m.in_flight:.2f} "
-        f"window_s={m.window_s:.1f} client={outcome.health.status}"
+        f"window_s={m.window_s:.1f} client={outcome.health.status} streams={stream_words(m)} "
+        f"tokens_per_event={show(m.streams.tokens_per_event.p50, 2)} max_gap={show(m.streams.largest_gap_s, 3)}"
     )

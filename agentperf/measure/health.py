@@ -18,6 +18,9 @@ import numpy as np
 from msgspec import Struct, structs
 
 from agentperf.measure.record import Record
+from agentperf.stats.running import RunningValues
+
+Values = Sequence[float] | RunningValues
 
 MIN_LATENESS_S = 0.005
 TTFT_SHARE = 0.02
@@ -103,8 +106,20 @@ class Health(Struct, kw_only=True):
     """Share of the window in which a load process waited for the parent to take records; of the worst one."""
 
 
-def _p99(values: Sequence[float]) -> float | None:
-    return float(np.percentile(values, 99)) if len(values) else None
+def _percentile(values: Values, percent: float) -> float | None:
+    if isinstance(values, RunningValues):
+        return values.percentile(percent)
+    return float(np.percentile(values, percent)) if len(values) else None
+
+
+def _p99(values: Values) -> float | None:
+    return _percentile(values, 99)
+
+
+def _mean(values: Values) -> float | None:
+    if isinstance(values, RunningValues):
+        return values.mean()
+    return float(np.mean(values)) if len(values) else None
 
 
 def delays_of(records: Sequence[Record]) -> tuple[list[float], list[float]]:
@@ -161,13 +176,13 @@ def remedy_for(workers: int, free_cores: float | None, cores: int | None) -> str
 
 def assess(
     samples: Sequence[WorkerSample],
-    send_delays_s: Sequence[float],
-    open_delays_s: Sequence[float],
+    send_delays_s: Values,
+    open_delays_s: Values,
     in_flight: float,
     wanted: float,
     ttft_limit_s: float | None,
     *,
-    decode_s: Sequence[float] = (),
+    decode_s: Values = (),
     machine: Sequence[MachineSample] = (),
     late_starts_s: Sequence[float] = (),
     cores: int | None = None,
@@ -182,7 +197,7 @@ def assess(
     workers = _by_worker(samples)
     lags = [[lag for s in own for lag in s.lags_s] for own in workers.values()]
     lag = max((p for own in lags if (p := _p99(own)) is not None), default=None)
-    typical_s = float(np.median(decode_s)) if len(decode_s) else 0.0
+    typical_s = _percentile(decode_s, 50) or 0.0
     free = [m.free_cores for m in machine if m.free_cores is not None]
     shares = [_mean_cpu(own) for own in workers.values()]
     health = Health(
@@ -209,8 +224,7 @@ def assess(
         pending_records_max=max((s.pending_records for s in samples), default=None),
         blocked_share=max((_blocked(own) for own in workers.values()), default=None),
     )
-    mean_open_delay_s = float(np.mean(open_delays_s)) if len(open_delays_s) else 0.0
-    return _judged(health, mean_open_delay_s, overfull=any(s.overfull for s in samples), cores=cores)
+    return _judged(health, _mean(open_delays_s) or 0.0, overfull=any(s.overfull for s in samples), cores=cores)
 
 
 def _judged(health: Health, mean_open_delay_s: float, *, overfull: bool, cores: int | None) -> Health:

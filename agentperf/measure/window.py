@@ -7,7 +7,8 @@ same, and that is said.
 """
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -56,20 +57,42 @@ def _settled(records: Sequence[Record], block: int) -> bool:
     )
 
 
+class WarmUp:
+    """The test of warm-up, fed with records as they come; it keeps the last two blocks and no more."""
+
+    __slots__ = ("_agents", "_block", "_last", "_later", "_seen", "_tested")
+
+    def __init__(self, agents: int) -> None:
+        self._agents = agents
+        self._block = max(agents, 3)
+        self._seen: set[int] = set()
+        self._last: deque[Record] = deque(maxlen=2 * self._block)
+        self._later = 0
+        self._tested: tuple[int, bool] = (-1, False)
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Add ended requests, in the order of their end."""
+        for r in records:
+            if r.agent in self._seen:
+                self._last.append(r)
+                self._later += 1
+            else:
+                self._seen.add(r.agent)
+
+    def is_warm(self, elapsed_s: float, settings: WindowSettings) -> bool:
+        """Whether the level is in its steady state, `elapsed_s` after it began."""
+        if elapsed_s < settings.warmup_min_s or len(self._seen) < self._agents or self._later < 2 * self._block:
+            return False
+        if self._tested[0] != self._later:
+            self._tested = (self._later, _settled(list(self._last), self._block))
+        return self._tested[1]
+
+
 def is_warm(records: Sequence[Record], agents: int, elapsed_s: float, settings: WindowSettings) -> bool:
-    """Whether the level is in its steady state. `records` are those of this probe so far, in order of their end."""
-    if elapsed_s < settings.warmup_min_s:
-        return False
-    seen: set[int] = set()
-    later: list[Record] = []
-    for r in records:
-        if r.agent in seen:
-            later.append(r)
-        seen.add(r.agent)
-    if len(seen) < agents:
-        return False
-    block = max(agents, 3)
-    return len(later) >= 2 * block and _settled(later, block)
+    """The same for all records of a probe so far, in the order of their end."""
+    warm_up = WarmUp(agents)
+    warm_up.take(records)
+    return warm_up.is_warm(elapsed_s, settings)
 
 
 def look_at(look: int, agents: int, settings: WindowSettings) -> int:

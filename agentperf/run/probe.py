@@ -16,7 +16,8 @@ from agentperf.measure.judge import ttft_limit, verdicts
 from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
 from agentperf.measure.quality import quality_warnings
 from agentperf.measure.record import Record
-from agentperf.measure.window import is_warm, look_at
+from agentperf.measure.running import RunningLevel
+from agentperf.measure.window import WarmUp, look_at
 from agentperf.run.plan import Plan
 from agentperf.server.compare import ServerMetrics
 from agentperf.slo.verdict import Rules, Verdict
@@ -67,20 +68,27 @@ class ProbeState:
     warnings: list[str] = field(default_factory=list)
     provisional: dict[str, Verdict] = field(default_factory=dict)
     interrupted: bool = False
+    running: RunningLevel = field(init=False)
+    """Of the window once it is open, of the warm-up before: figures that grow with each batch."""
+    warm_up: WarmUp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.running = RunningLevel(self.began_ns)
+        self.warm_up = WarmUp(self.level)
 
     def take(self, batch: Batch) -> None:
         """Add what a load process reported."""
         self.records.extend(batch.records)
+        self.running.take(batch.records)
+        if self.phase == "warmup":
+            self.warm_up.take(batch.records)
         self.samples.append(batch.sample)
         self.latest[batch.worker] = batch
         self.now_ns = max(self.now_ns, batch.at_ns)
 
     def window_records(self) -> list[Record]:
-        """Ended requests that were issued in the window so far."""
-        if self.open_ns is None:
-            return []
-        end = self.close_ns if self.close_ns is not None else self.now_ns + 1
-        return [r for r in self.records if self.open_ns <= r.t0_ns < end]
+        """Ended requests that were issued in the window so far; the list grows, and is not to be changed."""
+        return [] if self.open_ns is None else self.running.records
 
     @property
     def rules(self) -> Rules:
@@ -107,7 +115,7 @@ class ProbeState:
     def _warm_up(self) -> None:
         settings = self.plan.window
         elapsed = self._elapsed_s(self.began_ns)
-        warm = is_warm(self.records, self.level, elapsed, settings)
+        warm = self.warm_up.is_warm(elapsed, settings)
         if not warm and elapsed < settings.warmup_max_s and not self._past_deadline():
             return
         if not warm:
@@ -116,6 +124,7 @@ class ProbeState:
                 "(a longer --warmup-max may help, or the level is beyond what the server can hold)"
             )
         self.open_ns = self.now_ns
+        self.running = RunningLevel(self.open_ns, self.records)
         self.phase = "window"
 
     def _look(self) -> None:
@@ -126,14 +135,15 @@ class ProbeState:
             over = elapsed >= self.plan.duration_s
         else:
             over = elapsed >= settings.window_max_s or self.look >= settings.looks
-            due = len(self.window_records()) >= look_at(self.look, self.level, settings)
+            due = len(self.running) >= look_at(self.look, self.level, settings)
             if due and elapsed >= settings.window_min_s and not over:
                 self.look += 1
-                self.provisional = verdicts(self.plan.slos, self.window_records(), self.rules, None)
+                self.provisional = verdicts(self.plan.slos, self.running.population, self.rules, None)
                 over = all(v.status != "inconclusive" for v in self.provisional.values())
                 over = over or self.look >= settings.looks
         if over or self._past_deadline():
             self.close_ns = self.now_ns
+            self.running.close(self.close_ns)
             self.phase = "settling"
 
     def _settle(self) -> float | None:
@@ -158,17 +168,20 @@ class ProbeState:
         assert self.open_ns is not None
         if self._elapsed_s(self.open_ns) >= self.plan.window.window_max_s:
             return False
-        final = verdicts(self.plan.slos, self.window_records(), self.rules, None)
+        final = verdicts(self.plan.slos, self.running.population, self.rules, None)
         if all(v.status != "inconclusive" for v in final.values()):
             return False
         self.close_ns = None
+        self.running.reopen()
         self.phase = "window"
         return True
 
     def interrupt(self) -> None:
         """Stop now: what is open is cut off and belongs to no verdict."""
         self.interrupted = True
-        self.close_ns = self.close_ns if self.close_ns is not None else self.now_ns
+        if self.close_ns is None:
+            self.close_ns = self.now_ns
+            self.running.close(self.close_ns)
         self.phase = "draining"
         self.drain_ns = self.now_ns
 
