@@ -21,8 +21,8 @@ INTERRUPTED = "interrupted"
 class Window(NamedTuple):
     """The measured part of a finished probe.
 
-    `interrupted`: what was open then was cut off by the user, or because a load process was lost. `void`: a load process
-    was lost, so no record of the probe is of a window.
+    `interrupted`: what was open then was cut off by the user, or with the level. `void`: a load process was lost or its
+    records not taken, so no record of the probe is of a window.
     """
 
     open_ns: int

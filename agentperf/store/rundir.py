@@ -8,6 +8,7 @@ summary.json      answers and levels; written last
 """
 
 import datetime as dt
+import fcntl
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from agentperf.store.files import cannot_write, sync_directory, to_json, write_a
 from agentperf.store.phases import windows_of, with_phases
 from agentperf.store.schema import SCHEMA
 from agentperf.store.secrets import known_literals, scrub, scrub_text
-from agentperf.store.stream import RecordStream, read_batches, write_parquet
+from agentperf.store.stream import RecordStream, read_batches, rewrite_stream, write_parquet
 from agentperf.store.summary import summarise_run
 
 MANIFEST: Final = "manifest.json"
@@ -77,7 +78,9 @@ def default_directory(out: Path, name: str, now: dt.datetime | None = None) -> P
 class RunWriter:
     """Writes one run directory; what was flushed survives kill -9. Every method raises ClientError on a full disk."""
 
-    def __init__(self, directory: Path, secrets: Iterable[str] = (), clock: NowNs = monotonic_ns) -> None:
+    def __init__(
+        self, directory: Path, secrets: Iterable[str] = (), clock: NowNs = monotonic_ns, *, again: bool = False
+    ) -> None:
         self.directory = directory
         self._secrets = known_literals(secrets)
         self._clock = clock
@@ -86,8 +89,16 @@ class RunWriter:
         self._buffer: list[Record] = []
         self._flushed_ns = clock()
         self._closed = False
-        self._journal_fd = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._stream = RecordStream(directory / STREAM)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if again else os.O_EXCL)
+        self._journal_fd = os.open(directory / EVENTS, flags, 0o600)
+        try:
+            _lock(self._journal_fd, directory)
+            if again:
+                self._take_up()
+            self._stream = RecordStream(directory / STREAM, again=again)
+        except BaseException:
+            os.close(self._journal_fd)
+            raise
 
     @classmethod
     def create(cls, directory: Path, *, secrets: Iterable[str] = (), clock: NowNs = monotonic_ns) -> Self:
@@ -104,10 +115,36 @@ class RunWriter:
         except OSError as error:
             raise UsageError(f"cannot make {directory}: {error.strerror or error}", "choose another --out") from error
 
+    @classmethod
+    def reopen(cls, directory: Path, *, secrets: Iterable[str] = (), clock: NowNs = monotonic_ns) -> Self:
+        """Go on writing a run that was interrupted or killed. Nothing that is there is lost.
+
+        UsageError when it is no run, or when somebody is writing it now.
+        """
+        try:
+            return cls(read_run(directory).directory, secrets, clock, again=True)
+        except OSError as error:
+            raise UsageError(f"cannot write {directory}: {error.strerror or error}") from error
+
+    def _take_up(self) -> None:
+        """Make the directory that of a run that goes on: whole journal lines, and the records as a stream again."""
+        run = Run(self.directory)
+        self._manifest, self._events = run.manifest, list(run.events)
+        text = os.pread(self._journal_fd, os.fstat(self._journal_fd).st_size, 0)
+        os.ftruncate(self._journal_fd, text.rfind(b"\n") + 1)  # a torn last line is no event
+        parquet = self.directory / PARQUET
+        rewrite_stream(parquet if parquet.exists() else None, self.directory / STREAM)
+        for name in (PARQUET, SUMMARY):
+            (self.directory / name).unlink(missing_ok=True)
+
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Write manifest.json, whole or not at all, without secrets."""
         self._manifest = self._clean(manifest)
         write_atomic(self.directory / MANIFEST, to_json(self._manifest, indent=2) + b"\n")
+
+    def as_written(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """A manifest as `write_manifest` would write it: plain JSON, without secrets."""
+        return self._clean(manifest)
 
     def journal(self, event: dict[str, Any]) -> None:
         """Append one line and force it to the disk. The records it may speak of are written before it."""
@@ -172,6 +209,16 @@ class RunWriter:
             if text and (clean := scrub_text(text, self._secrets)) != text:
                 found[name] = clean
         return msgspec.structs.replace(record, **found) if found else record
+
+
+def _lock(fd: int, directory: Path) -> None:
+    """One writer a directory; the lock goes with the process. A file system without locks has none."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{directory} is being written by another agentperf", "wait for it, or stop it") from error
+    except OSError:
+        return
 
 
 @dataclass(frozen=True)

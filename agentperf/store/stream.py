@@ -44,11 +44,13 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
 class RecordStream:
     """The open, append-only stream."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, again: bool = False) -> None:
+        """A new stream; or, `again`, one to go on with that `rewrite_stream` has made."""
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._size = 0
-        self._append(_HEAD)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | (0 if again else os.O_CREAT | os.O_EXCL), 0o600)
+        self._size = os.fstat(self._fd).st_size
+        if not again:
+            self._append(_HEAD)
 
     def _append(self, data: bytes) -> None:
         try:
@@ -61,7 +63,15 @@ class RecordStream:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write the records as one batch, all or none; ClientError when the disk does not take them."""
-        self._append(encode_batch(to_batch(records)))
+        self.append_batch(to_batch(records))
+
+    def append_batch(self, batch: pa.RecordBatch) -> None:
+        """The same of a batch of `SCHEMA`."""
+        self._append(encode_batch(batch))
+
+    def fileno(self) -> int:
+        """The file that it is."""
+        return self._fd
 
     def close(self) -> None:
         """End the stream and force it to the disk."""
@@ -70,6 +80,36 @@ class RecordStream:
             os.fsync(self._fd)
         finally:
             os.close(self._fd)
+
+
+def rewrite_stream(parquet: Path | None, stream: Path) -> int:
+    """Make `stream` one that can be appended to, of the rows of `parquet`, or of its own whole batches. Their number.
+
+    The old file stays until the new one is complete; ClientError when the disk does not take it.
+    """
+    part = stream.with_name(stream.name + ".part")
+    part.unlink(missing_ok=True)
+    rows = 0
+    made = RecordStream(part)
+    try:
+        for batch in _all_batches(parquet, stream):
+            made.append_batch(batch)
+            rows += batch.num_rows
+        os.fsync(made.fileno())
+    finally:
+        os.close(made.fileno())
+    part.replace(stream)
+    sync_directory(stream.parent)
+    return rows
+
+
+def _all_batches(parquet: Path | None, stream: Path) -> Iterator[pa.RecordBatch]:
+    if parquet is not None:
+        with pq.ParquetFile(parquet) as file:
+            for batch in file.iter_batches(GROUP_ROWS):
+                yield pa.RecordBatch.from_arrays([batch.column(n) for n in SCHEMA.names], schema=SCHEMA)
+    elif stream.exists():
+        yield from read_batches(stream)
 
 
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:

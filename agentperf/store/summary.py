@@ -18,11 +18,13 @@ def summarise_run(manifest: Mapping[str, Any], events: Iterable[Mapping[str, Any
     """
     journal = list(events)
     levels = [_level_row(e) for e in journal if e.get("event") == "probe_finished"]
-    finished = _last(journal, "run_finished")
-    failed = _last(journal, "run_failed")
+    lately = _since_resumed(journal)
+    finished = _last(lately, "run_finished")
+    failed = _last(lately, "run_failed")
     slos = list(manifest.get("slos") or [])
     answers = _answers(slos, levels, finished)
-    interrupted = finished is None or _was_interrupted(finished, levels)
+    begun = {e["probe"] for e in lately if e.get("event") == "probe_started"}
+    interrupted = finished is None or _was_interrupted(finished, [row for row in levels if row["probe"] in begun])
     return {
         "schema_version": SUMMARY_VERSION,
         "complete": not interrupted and failed is None,
@@ -36,6 +38,7 @@ def summarise_run(manifest: Mapping[str, Any], events: Iterable[Mapping[str, Any
         "workload_fingerprint": manifest.get("workload_fingerprint"),
         "protocol": _protocol_name(manifest.get("protocol")),
         "started_at": (_last(journal, "run_started") or {}).get("at"),
+        "resumed_at": [e.get("at") for e in journal if e.get("event") == "run_resumed"],
         "finished_at": (finished or {}).get("at"),
         "slos": slos,
         "answers": answers,
@@ -46,6 +49,12 @@ def summarise_run(manifest: Mapping[str, Any], events: Iterable[Mapping[str, Any
 
 def _last(events: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
     return next((e for e in reversed(events) if e.get("event") == name), None)
+
+
+def _since_resumed(events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The journal from the last time that the run was taken up; all of it where it never was."""
+    starts = [index for index, e in enumerate(events) if e.get("event") == "run_resumed"]
+    return events[starts[-1] :] if starts else events
 
 
 def _protocol_name(protocol: Any) -> str | None:
@@ -62,7 +71,7 @@ def _was_interrupted(finished: Mapping[str, Any], levels: Sequence[Json]) -> boo
 def _unfinished(events: Sequence[Mapping[str, Any]]) -> Json | None:
     """The probe that had begun and has no end."""
     done = {e["probe"] for e in events if e.get("event") == "probe_finished"}
-    begun = _last(events, "probe_started")
+    begun = _last(_since_resumed(events), "probe_started")
     if begun is None or begun["probe"] in done:
         return None
     return {"probe": begun["probe"], "level": begun["level"], "why": begun.get("why")}

@@ -1,12 +1,13 @@
 """A whole run in virtual time: conductor, fleet, agents, judge and planner as they are, the server a model."""
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import anyio
 
 from agentperf.clock import VirtualLoop
-from agentperf.fleet.fleet import local_fleet
+from agentperf.fleet.fleet import Fleet, local_fleet
 from agentperf.fleet.messages import Job
 from agentperf.measure.window import WindowSettings
 from agentperf.replay.bodies import EncodedTree
@@ -36,17 +37,22 @@ def search_plan(*slos: str, max_agents: int = 64, resolution: float = 0.01, **ch
     )
 
 
-def run_with(
-    plan: Plan, trees: list[EncodedTree], caller: Caller, writer: RunWriter, seed: int = 0, model: str = "m"
-) -> Any:
-    """The coroutine of a run against any caller."""
+def fleet_of(trees: list[EncodedTree], caller: Caller, seed: int, model: str) -> AbstractAsyncContextManager[Fleet]:
     replay = ReplaySettings(body=BodySettings(model=model, output="exact"), seed=seed, run_id=f"seed{seed}")
 
     def job(worker: int, workers: int) -> Job:
         return Job(worker=worker, workers=workers, target=None, settings=replay, trees=trees, chars_per_token=4.0)
 
+    return local_fleet(job, caller)
+
+
+def run_with(
+    plan: Plan, trees: list[EncodedTree], caller: Caller, writer: RunWriter, seed: int = 0, model: str = "m"
+) -> Any:
+    """The coroutine of a run against any caller."""
+
     async def main() -> tuple[Done, Progress]:
-        async with local_fleet(job, caller) as fleet:
+        async with fleet_of(trees, caller, seed, model) as fleet:
             return await conduct(plan, fleet, writer, lambda _: None, handle_signals=False)
 
     return main()
