@@ -37,6 +37,13 @@ class ServerProcess:
         """Base URL of its API."""
         return f"http://127.0.0.1:{self.port}/v1"
 
+    @property
+    def pid(self) -> int:
+        """Of the server. ClientError when it does not run."""
+        if self._process is None:
+            raise ClientError("the reference server is not running")
+        return self._process.pid
+
     def __enter__(self) -> Self:
         # The socket is made here and handed down: nobody can take the port, and requests wait until the server is up.
         with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener, children_on(self._cores):
@@ -108,7 +115,11 @@ class ServerProcess:
 
     def _failed(self) -> ClientError:
         assert self._process is not None
-        return ClientError(f"the reference server ended by itself (exit code {self._process.poll()})")
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return ClientError("the reference server has closed its pipe")
+        return ClientError(f"the reference server ended by itself (exit code {code})")
 
     def _stop(self) -> None:
         process, self._process = self._process, None
