@@ -126,7 +126,7 @@ def bracket(answer: Json) -> str:
     return f"{passes}, {fails}"
 
 
-_LIMITED: Final = ("client_limited", "rate_limited")
+_LIMITED: Final = ("client_limited", "rate_limited", "unmeasurable")
 
 
 def _said(answer: Json, slo: str) -> tuple[str, str, str]:
@@ -158,6 +158,7 @@ def reason_words(reason: str | None) -> str:
         "not_monotone": "a higher level passed where a lower one failed",
         "client_limited": "this machine, not the endpoint, was the limit above",
         "rate_limited": "a rate limiter, not the speed of the endpoint, was the limit above",
+        "unmeasurable": "the streams above cannot be judged, see the verdicts",
         "inconclusive": "levels stayed inconclusive",
         "budget": "the search was ended before its bracket closed",
         "swept": "all levels of the list were measured",

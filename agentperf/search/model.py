@@ -13,6 +13,7 @@ Reason = Literal[
     "not_monotone",
     "client_limited",
     "rate_limited",
+    "unmeasurable",
     "inconclusive",
     "budget",
     "swept",
@@ -21,6 +22,9 @@ Reason = Literal[
 PROCESS_LOST: Final = "process_lost"
 MAX_LOST: Final = 3
 """Probes of one level that may be lost to a load process that died; then the level stays inconclusive."""
+
+UNMEASURABLE: Final = ("buffered", "no_speed")
+"""What the streams of a level were when its SLO cannot be judged, however good the client."""
 
 RESOLUTION: Final = 0.01
 """1 % of the level: a bracket below 100 agents closes to one agent, and [1024, 2048] closes on 1,840 at a width of 16,
@@ -82,8 +86,9 @@ def default_max_probes(settings: SearchSettings) -> int:
 class ProbeResult(Struct, frozen=True, kw_only=True):
     """One probe: a verdict for each SLO it judged, and whether that verdict was close (see `slo.verdict`).
 
-    `note` says why a level is invalid; one that begins with `rate_limited` is told apart from a limited client, and one
-    that begins with `process_lost` says nothing about the level: it is probed again.
+    `note` says why a level is invalid; one that begins with `rate_limited`, or with a word of `UNMEASURABLE`, is told
+    apart from a limited client, and one that begins with `process_lost` says nothing about the level: it is probed
+    again.
     """
 
     level: int

@@ -24,6 +24,7 @@ from agentperf.search.levels import View, Want, gaps, view, want, was_lost
 from agentperf.search.model import (
     MAX_LOST,
     RESOLUTION,
+    UNMEASURABLE,
     Answer,
     Done,
     Probe,
@@ -53,6 +54,7 @@ _LEAST_SURE_FIRST: Final[tuple[Reason, ...]] = (
     "not_monotone",
     "rate_limited",
     "client_limited",
+    "unmeasurable",
     "inconclusive",
     "none_pass",
     "all_pass",
@@ -170,7 +172,9 @@ def _reason(seen: View, settings: SearchSettings) -> Reason:
 
 def _limited(seen: View) -> Reason:
     causes = seen.levels[seen.cap].notes if seen.cap is not None else ()
-    return "rate_limited" if any(cause.startswith("rate_limited") for cause in causes) else "client_limited"
+    if any(cause.startswith("rate_limited") for cause in causes):
+        return "rate_limited"
+    return "unmeasurable" if any(cause.startswith(UNMEASURABLE) for cause in causes) else "client_limited"
 
 
 def _swept(slo: str, seen: View, stop: str | None) -> Answer:

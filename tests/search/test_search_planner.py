@@ -175,7 +175,13 @@ def test_an_endpoint_that_never_says_anything():
 
 
 @pytest.mark.parametrize(
-    ("note", "reason"), [("client_limited: loop late", "client_limited"), ("rate_limited: 429", "rate_limited")]
+    ("note", "reason"),
+    [
+        ("client_limited: loop late", "client_limited"),
+        ("rate_limited: 429", "rate_limited"),
+        ("buffered: 90 of 100 replies came in bursts", "unmeasurable"),
+        ("no_speed: 90 of 100 replies came at one moment", "unmeasurable"),
+    ],
 )
 def test_an_invalid_level_ends_the_way_up(note, reason):
     done, history = search(one(), lambda n: result(n, a="pass") if n < 30 else result(n, note, a="invalid"))
