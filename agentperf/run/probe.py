@@ -9,9 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from agentperf.fleet.fleet import Fleet
+from agentperf.fleet.fleet import Fleet, ProcessLostError
+from agentperf.fleet.machine import cores
 from agentperf.fleet.messages import Batch
-from agentperf.measure.health import Health, WorkerSample, assess, delays_of
+from agentperf.measure import health as client
+from agentperf.measure.health import Health, MachineSample, WorkerSample
 from agentperf.measure.judge import ttft_limit, verdicts
 from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
 from agentperf.measure.quality import quality_warnings
@@ -44,6 +46,8 @@ class ProbeOutcome:
     interrupted: bool
     server: ServerMetrics | None = None
     """The endpoint's own figures, where it has a metrics page."""
+    void: str | None = None
+    """Why the level came to nothing: a load process was lost, or its records were not taken."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,11 @@ class ProbeState:
     warnings: list[str] = field(default_factory=list)
     provisional: dict[str, Verdict] = field(default_factory=dict)
     interrupted: bool = False
+    machine: list[MachineSample] = field(default_factory=list)
+    void: tuple[str, str] | None = None
+    """Cause and reason in words."""
+    whole: bool = False
+    """All requests of the window have ended and their records are here."""
     running: RunningLevel = field(init=False)
     """Of the window once it is open, of the warm-up before: figures that grow with each batch."""
     warm_up: WarmUp = field(init=False)
@@ -159,6 +168,7 @@ class ProbeState:
             return None
         self.phase = "draining"
         self.drain_ns = self.now_ns
+        self.whole = not open_still
         return 0.0 if open_still else self.plan.window.drain_s
 
     def _reopen(self) -> bool:
@@ -185,23 +195,53 @@ class ProbeState:
         self.phase = "draining"
         self.drain_ns = self.now_ns
 
+    def lose(self, lost: Sequence[tuple[int, str]]) -> None:
+        """Load processes are gone, with what they held: the level is void, unless its window was complete before."""
+        for worker, cause in lost:
+            if self.whole:
+                self.warnings.append(f"load process {worker} {cause} while the level drained; its window is complete")
+            elif self.void is None:
+                self.void = client.PROCESS_LOST, f"load process {worker} {cause}: level {self.level} is void"
+        self.phase = "draining"
+
+    def overfill(self) -> None:
+        """A load process holds more records than it may and issues no more turns: the level is void."""
+        self.void = (
+            client.COLLECTOR_LIMITED,
+            f"records were made faster than this process took them: level {self.level} is void",
+        )
+        self.phase = "draining"
+        self.drain_ns = self.now_ns
+
+    def health(self, population: Sequence[Record], in_flight: float, wanted: float) -> Health:
+        """Client health from the opening of the window (before it: from the start) until its last request ended."""
+        since = self.open_ns if self.open_ns is not None else self.began_ns
+        until = self.drain_ns if self.drain_ns is not None else self.now_ns
+        return client.assess(
+            [s for s in self.samples if since <= s.at_ns <= until],
+            *client.delays_of(population),
+            in_flight,
+            wanted,
+            ttft_limit(self.plan.slos),
+            decode_s=client.decode_times(population),
+            machine=[m for m in self.machine if since <= m.at_ns <= until],
+            late_starts_s=[b.late_ns / 1e9 for b in self.latest.values()],
+            cores=cores(),
+        )
+
     def finish(self) -> ProbeOutcome:
         """The result, once all load processes have ended the level."""
         open_ns = self.open_ns if self.open_ns is not None else self.now_ns
         close_ns = max(self.close_ns if self.close_ns is not None else self.now_ns, open_ns + 1)
         for r in self.records:
             r.phase = phase_of(r.t0_ns, open_ns, close_ns)
-            if self.interrupted and r.error_class == CUT_OFF:
+            if (self.interrupted or self.void) and r.error_class == CUT_OFF:
                 r.error_class = INTERRUPTED
         population = [r for r in self.records if r.phase == "window"]
         metrics = summarise(self.records, level=self.level, open_ns=open_ns, close_ns=close_ns)
-        health = assess(
-            [s for s in self.samples if open_ns <= s.at_ns <= close_ns],
-            *delays_of(population),
-            metrics.in_flight,
-            metrics.wanted_in_flight,
-            ttft_limit(self.plan.slos),
-        )
+        health = self.health(population, metrics.in_flight, metrics.wanted_in_flight)
+        if self.void is not None:
+            health = client.voided(health, *self.void)
         self.warnings.extend(quality_warnings(metrics, health, isolated=self.plan.isolated))
         return ProbeOutcome(
             probe=self.probe,
@@ -216,6 +256,7 @@ class ProbeState:
             health=health,
             warnings=self.warnings,
             interrupted=self.interrupted,
+            void=self.void[1] if self.void is not None else None,
         )
 
 
@@ -229,17 +270,29 @@ async def run_probe(
 ) -> ProbeOutcome:
     """Hold the level until its state says that it is done. Records are handed on as they come."""
     await fleet.start_level(state.probe, state.level, state.plan.spread_s)
-    async for batch in fleet.reports():
-        state.take(batch)
-        take_records(batch.records)
-        if state.phase != "draining":
-            if interrupts() > 1:
-                state.interrupt()
-                await fleet.stop_level(0.0)
-            elif (grace_s := state.step()) is not None:
+    try:
+        async for batch in fleet.reports():
+            state.take(batch)
+            take_records(batch.records)
+            if fleet.meter is not None and (sample := fleet.meter.sample()) is not None:
+                state.machine.append(sample)
+            if state.phase != "draining" and (grace_s := _next(state, batch, interrupts())) is not None:
                 await fleet.stop_level(grace_s)
-        on_batch(state)
+            on_batch(state)
+    except ProcessLostError as error:
+        state.lose(error.lost)
     return state.finish()
+
+
+def _next(state: ProbeState, batch: Batch, interrupts: int) -> float | None:
+    """What follows from a batch: None, or how long open requests may take now that the level is to end, in s."""
+    if interrupts > 1:
+        state.interrupt()
+        return 0.0
+    if batch.sample.overfull:
+        state.overfill()
+        return 0.0
+    return state.step()
 
 
 def as_event(outcome: ProbeOutcome) -> dict[str, object]:
@@ -260,5 +313,6 @@ def as_event(outcome: ProbeOutcome) -> dict[str, object]:
         "health": msgspec.to_builtins(outcome.health),
         "warnings": outcome.warnings,
         "interrupted": outcome.interrupted,
+        "void": outcome.void,
         "server": None if outcome.server is None else msgspec.to_builtins(outcome.server),
     }
