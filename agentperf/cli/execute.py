@@ -30,6 +30,8 @@ from agentperf.run.manifest import make_manifest
 from agentperf.run.resume import Past, check_same, past_of
 from agentperf.run.workload import Workload, encode, load_workload, render
 from agentperf.search.model import Done
+from agentperf.server.fetch import Discovery, discover, open_sources
+from agentperf.server.watch import ServerWatch
 from agentperf.store.rundir import RunWriter, check_writable, default_directory, read_run
 from agentperf.trace.io import resolve
 from agentperf.trace.sizing import DEFAULT_SIZES, TokenSizes, calibration_prompts_for
@@ -56,6 +58,7 @@ class Prepared:
     sizes: TokenSizes
     replay: ReplaySettings
     simulated: bool
+    metrics: Discovery
 
 
 @contextmanager
@@ -101,6 +104,7 @@ async def _prepare(
         on_step=step if sys.stderr.isatty() else lambda _: None,
     )
     simulated = simulated or found.engine == SIM_ENGINE
+    metrics = await _metrics(options, endpoint)
     choices = choose(
         found,
         output=options.output_length,
@@ -126,7 +130,14 @@ async def _prepare(
         seed=options.seed,
         run_id=secrets.token_hex(6),
     )
-    return Prepared(endpoint, shown, found, choices, workload, trees, sizes, replay, simulated)
+    return Prepared(endpoint, shown, found, choices, workload, trees, sizes, replay, simulated, metrics)
+
+
+async def _metrics(options: RunOptions, endpoint: Endpoint) -> Discovery:
+    """The server's metrics pages, or why there are none."""
+    if options.metrics is None:
+        return Discovery((), "not read, as asked (--no-metrics)")
+    return await discover(endpoint, options.metrics)
 
 
 def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
@@ -140,6 +151,7 @@ def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
     out.print(f"traces    {facts['id']}: {facts['trees']} sessions, {facts['requests']} turns{cut}", markup=False)
     for sentence in prepared.choices.sentences:
         out.print(f"note      {sentence}", style="dim", markup=False)
+    out.print(f"metrics   {prepared.metrics.line}", style="dim", markup=False)
 
 
 def _say_estimate(options: RunOptions, out: Console) -> None:
@@ -185,8 +197,9 @@ async def _conduct(
         )
 
     with plain_errors(), view:
-        async with open_fleet(make_job, options.workers) as fleet:
-            return await conduct(options.plan, fleet, writer, view.update, past=past)
+        async with open_sources(prepared.metrics.places) as sources, open_fleet(make_job, options.workers) as fleet:
+            server = ServerWatch(sources, fleet.now_ns, prepared.found.model)
+            return await conduct(options.plan, fleet, writer, view.update, past=past, server=server)
 
 
 def exit_code(done: Done, progress: Progress) -> ExitCode:
@@ -217,7 +230,7 @@ def _kept_endpoint(prepared: Prepared) -> str:
 
 def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Path, ExitCode]:
     name = _run_name(options, prepared)
-    secrets = [v for _, v in prepared.endpoint.headers]
+    secrets = [*(v for _, v in prepared.endpoint.headers), *prepared.metrics.secrets]
     manifest = make_manifest(
         name=name,
         plan=options.plan,
@@ -230,6 +243,7 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
         deployment=options.deployment,
         choices=list(prepared.choices.sentences),
         client_calibration=_client_quote(options).facts(),
+        server_metrics=prepared.metrics.facts,
         invocation={**options.invocation, "endpoint": _kept_endpoint(prepared)},
     )
     past = None

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from agentperf.cli.resume import MASK, invocation
 from agentperf.errors import UsageError
 from agentperf.measure.window import WindowSettings
 from agentperf.run.plan import Plan
 from agentperf.search.model import SearchSettings
+from agentperf.server.fetch import parse_page_url
 from agentperf.slo.model import Slo
 from agentperf.slo.tiers import resolve
 from agentperf.slo.verdict import Rules
-from agentperf.wire.endpoint import Limits, parse_header
+from agentperf.wire.endpoint import Endpoint, Limits, parse_header
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 DEFAULT_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -81,6 +83,28 @@ def read_extra_body(text: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError("--extra-body must be a JSON object", "for example --extra-body '{\"temperature\": 0}'")
     return value
+
+
+def read_metrics(given: Mapping[str, Any]) -> tuple[Endpoint, ...] | None:
+    """The pages of --metrics-url; None with --no-metrics."""
+    urls = given["metrics_url"] or []
+    if given["no_metrics"]:
+        if urls:
+            raise UsageError("--metrics-url and --no-metrics exclude each other")
+        return None
+    for url in urls:
+        if MASK in url:
+            raise UsageError(
+                "the address of a metrics page held a secret that no file keeps", "give --metrics-url again"
+            )
+    try:
+        return tuple(
+            parse_page_url(url, given["ca_file"], insecure=given["insecure"], trust_env=given["trust_env"])
+            for url in urls
+        )
+    except UsageError as error:
+        text = error.message.replace("the endpoint", "the page of --metrics-url")
+        raise UsageError(text, "use a URL such as http://localhost:8000/metrics") from error
 
 
 def read_workers(text: str, max_level: int) -> int:
@@ -158,6 +182,9 @@ class RunOptions:
     """Checked options. The API key is read here and goes into the Endpoint only."""
 
     endpoint: str
+    invocation: dict[str, Any]
+    """The flags for the manifest, so that the run can be taken up again; the endpoint as it was given."""
+    resume: Path | None
     model: str | None
     api_key: str | None
     headers: tuple[tuple[str, str], ...]
@@ -167,6 +194,8 @@ class RunOptions:
     trust_env: bool
     transport: Literal["timed", "httpx"]
     limits: Limits
+    metrics: tuple[Endpoint, ...] | None
+    """Metrics pages that were given; none: the one beside the API root is looked for. None: no page is read."""
     plan: Plan
     traces: str | None
     history: Literal["recorded", "live"]
@@ -188,6 +217,8 @@ class RunOptions:
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "RunOptions":
         """Check the values of the command line."""
+        if given["endpoint"] is None:
+            raise UsageError("no endpoint is given", "add --endpoint http://host:8000/v1, or sim:demo to try it out")
         plan = make_plan(given, read_slos(given["slo"]))
         top = max(plan.levels, default=plan.search.max_agents if plan.search else 1)
         for flag in ("time_scale", "wait", "connect_timeout", "first_byte_timeout", "stall_timeout"):
@@ -198,6 +229,8 @@ class RunOptions:
             raise UsageError("--context must be at least 1")
         return cls(
             endpoint=given["endpoint"],
+            invocation=invocation(given),
+            resume=given["resume"],
             model=given["model"],
             api_key=os.environ.get(given["api_key_env"]) or None,
             headers=tuple(parse_header(h) for h in given["header"] or []),
@@ -211,6 +244,7 @@ class RunOptions:
                 first_byte_s=_limit(given["first_byte_timeout"]),
                 stall_s=_limit(given["stall_timeout"]),
             ),
+            metrics=read_metrics(given),
             plan=plan,
             traces=given["traces"],
             history=cast("Literal['recorded', 'live']", choice("--history", given["history"], ("recorded", "live"))),

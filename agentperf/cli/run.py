@@ -29,7 +29,8 @@ def _output(metavar: str | None, text: str, *names: str) -> Any:
 
 def run(
     *,
-    endpoint: Annotated[str, _endpoint("URL", "http://host:8000/v1, or sim:PROFILE.")],
+    context_of_call: typer.Context,
+    endpoint: Annotated[str | None, _endpoint("URL", "http://host:8000/v1, or sim:PROFILE.")] = None,
     model: Annotated[str | None, _endpoint("NAME", "Else the only one served.")] = None,
     api_key_env: Annotated[str, _endpoint("NAME", "Variable with the key.")] = "OPENAI_API_KEY",
     header: Annotated[list[str] | None, _endpoint("LINE", "'Name: value', repeatable.")] = None,
@@ -41,6 +42,8 @@ def run(
     connect_timeout: Annotated[float, _endpoint("S", "To a connection.")] = 10.0,
     first_byte_timeout: Annotated[float, _endpoint("S", "0: none.")] = 600.0,
     stall_timeout: Annotated[float, _endpoint("S", "Between bytes.")] = 300.0,
+    metrics_url: Annotated[list[str] | None, _endpoint("URL", "Metrics pages; or --no-metrics.")] = None,
+    no_metrics: Annotated[bool, typer.Option("--no-metrics", hidden=True)] = False,
     slo: Annotated[list[str] | None, _search("SLO", "80tps, a tier, or terms; repeatable.")] = None,
     protocol: Annotated[str, _search("NAME", "Or sweep.")] = "quick",
     levels: Annotated[str | None, _search("LIST", "Sweep these: 1,2,4,8.")] = None,
@@ -65,6 +68,7 @@ def run(
     seed: Annotated[int, _load("N", "Of order, entries, salts.")] = 0,
     out: Annotated[Path, _output("DIR", "Folder for run directories.")] = Path("results"),
     name: Annotated[str | None, _output("NAME", "Name of the run.")] = None,
+    resume: Annotated[Path | None, _output("DIR", "Take an interrupted run up again.")] = None,
     deployment: Annotated[Path | None, _output("FILE", "TOML, kept in the manifest.")] = None,
     dry_run: Annotated[bool, _output(None, "Print the plan, send no load.", "--dry-run")] = False,
     plain: Annotated[bool, _output(None, "One line a level, no live view.", "--plain")] = False,
@@ -72,7 +76,17 @@ def run(
 ) -> None:
     """Find how many agents an endpoint carries within an SLO, with the curve."""
     given: dict[str, Any] = dict(locals())
+    said = {name for name in given if _was_said(given["context_of_call"], name)}
     from agentperf.cli.execute import execute
     from agentperf.cli.options import RunOptions
+    from agentperf.cli.resume import taken_up
 
+    if resume is not None:
+        given = taken_up(given, said, resume)
     raise typer.Exit(int(execute(RunOptions.read(given))))
+
+
+def _was_said(context: typer.Context, name: str) -> bool:
+    """Whether an option stood on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -14,8 +14,10 @@ import msgspec
 from agentperf.fleet.fleet import Fleet
 from agentperf.run.plan import Plan
 from agentperf.run.probe import ProbeOutcome, ProbeState, as_event, run_probe
+from agentperf.run.resume import Past
 from agentperf.search.model import Done, Probe, ProbeResult
 from agentperf.search.planner import next_step, sweep_step
+from agentperf.server.watch import ServerWatch
 from agentperf.store.rundir import RunWriter
 
 
@@ -26,9 +28,13 @@ class Progress:
     plan: Plan
     history: list[ProbeOutcome] = field(default_factory=list)
     current: ProbeState | None = None
+    before: int = 0
+    """Probes begun before the run was taken up again that are not in the history: broken off."""
     interrupts: int = 0
     began_ns: int = 0
     note: str | None = None
+    server: ServerWatch = field(default_factory=ServerWatch)
+    """The endpoint's own metrics pages; without a page it is idle."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -80,13 +86,26 @@ async def _no_signals(_: Progress) -> AsyncIterator[None]:
 
 
 async def conduct(
-    plan: Plan, fleet: Fleet, writer: RunWriter, on_progress: OnProgress, *, handle_signals: bool = True
+    plan: Plan,
+    fleet: Fleet,
+    writer: RunWriter,
+    on_progress: OnProgress,
+    *,
+    past: Past | None = None,
+    server: ServerWatch | None = None,
+    handle_signals: bool = True,
 ) -> tuple[Done, Progress]:
-    """Run the plan to its end. Every probe is in the journal before the next one begins."""
+    """Run the plan to its end. Every probe is in the journal before the next one begins.
+
+    With a `past` the search goes on where that one broke off; its probes count, and the time that it spent.
+    """
     began_ns = fleet.now_ns()
-    progress = Progress(plan, began_ns=began_ns)
-    deadline_ns = None if plan.budget_s is None else began_ns + round(plan.budget_s * 1e9)
-    writer.journal({"event": "run_started", "at": now_iso()})
+    progress = Progress(plan, began_ns=began_ns, server=server or ServerWatch())
+    spent_s = 0.0
+    if past is not None:
+        progress.history, progress.before, spent_s = list(past.outcomes), past.broken_off, past.spent_s
+    deadline_ns = None if plan.budget_s is None else began_ns + round((plan.budget_s - spent_s) * 1e9)
+    writer.journal({"event": "run_started" if past is None else "run_resumed", "at": now_iso()})
     async with (_signals if handle_signals else _no_signals)(progress):
         while True:
             over = deadline_ns is not None and fleet.now_ns() >= deadline_ns
@@ -117,25 +136,31 @@ async def _measure(
     deadline_ns: int | None,
     on_progress: OnProgress,
 ) -> ProbeOutcome:
-    number = len(progress.history) + 1
+    number = progress.before + len(progress.history) + 1
     began_ns = fleet.now_ns()
     state = ProbeState(plan, number, step.level, step.why, began_ns, deadline_ns)
     state.now_ns = began_ns
     progress.current = state
     writer.journal({"event": "probe_started", "probe": number, "level": step.level, "why": step.why, "at_ns": began_ns})
 
-    def on_batch(_: ProbeState) -> None:
-        writer.flush_if_due()
-        on_progress(progress)
-
     on_progress(progress)
-    return await run_probe(
-        fleet,
-        state,
-        take_records=writer.add,
-        on_batch=on_batch,
-        interrupts=lambda: progress.interrupts,
-    )
+    async with progress.server.level() as watch:
+
+        def on_batch(_: ProbeState) -> None:
+            watch.see(state.open_ns, state.close_ns)
+            writer.flush_if_due()
+            on_progress(progress)
+
+        outcome = await run_probe(
+            fleet,
+            state,
+            take_records=writer.add,
+            on_batch=on_batch,
+            interrupts=lambda: progress.interrupts,
+        )
+        outcome.server, said = await watch.finish(state.records)
+    outcome.warnings.extend(said)
+    return outcome
 
 
 def probe_estimate_s(plan: Plan) -> tuple[float, float]:

@@ -71,6 +71,7 @@ def make_manifest(
     workers: int,
     deployment: dict[str, Any] | None,
     choices: list[str],
+    server_metrics: dict[str, Any] | None = None,
     client_calibration: dict[str, Any] | None = None,
     invocation: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -97,6 +98,7 @@ def make_manifest(
         "workload_fingerprint": fingerprint(identity),
         "capabilities": capabilities,
         "choices": choices,
+        "server_metrics": server_metrics,
         "workers": workers,
         "host": host_facts(),
         "client_calibration": client_calibration,
