@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -77,12 +78,12 @@ class Discovery:
         }
 
     @property
-    def sentence(self) -> str | None:
-        """What a user must know before the run, or None."""
+    def line(self) -> str:
+        """The pages in one line, for the plan of a run."""
         if not self.places:
-            return f"no server metrics: {self.reason}"
-        bad = [f"{place.name}: {place.note}" for place in self.places if place.note]
-        return f"server metrics cannot be read yet: {'; '.join(bad)}" if bad else None
+            return f"none: {self.reason}"
+        said = [f"{p.name} ({p.note or ', '.join(p.engines)})" for p in self.places]
+        return "; ".join(said)
 
     @property
     def secrets(self) -> list[str]:
@@ -95,7 +96,7 @@ def _spelled(spelling: Any) -> str:
 
 
 def parse_page_url(
-    text: str, ca_file: str | None = None, *, insecure: bool = False, trust_env: bool = False
+    text: str, ca_file: str | Path | None = None, *, insecure: bool = False, trust_env: bool = False
 ) -> Endpoint:
     """A metrics page by its URL; without a path it is /metrics. UsageError on anything that is no http(s) URL."""
     endpoint = parse_endpoint(text, ca_file=ca_file, insecure=insecure, trust_env=trust_env)

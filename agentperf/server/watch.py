@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from agentperf.clock import NowNs
+from agentperf.clock import NowNs, monotonic_ns
 from agentperf.errors import plain_errors
 from agentperf.measure.record import Record
 from agentperf.server.columns import Gauges, Offers, Scraped, Shown, engines_of, gauges, offers_of
@@ -62,7 +62,7 @@ class _Watched:
 class ServerWatch:
     """The server's pages over a run. Without sources it does nothing."""
 
-    def __init__(self, sources: Sequence[Source], now_ns: NowNs, model: str | None = None) -> None:
+    def __init__(self, sources: Sequence[Source] = (), now_ns: NowNs = monotonic_ns, model: str | None = None) -> None:
         self._sources = [_Watched(source) for source in sources]
         self._now_ns = now_ns
         self._model = model
