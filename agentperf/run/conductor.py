@@ -11,7 +11,9 @@ from typing import Any
 import anyio
 import msgspec
 
+from agentperf.errors import ClientError
 from agentperf.fleet.fleet import Fleet
+from agentperf.measure.health import PROCESS_LOST
 from agentperf.run.plan import Plan
 from agentperf.run.probe import ProbeOutcome, ProbeState, as_event, run_probe
 from agentperf.run.resume import Past
@@ -33,6 +35,8 @@ class Progress:
     interrupts: int = 0
     began_ns: int = 0
     note: str | None = None
+    failure: ClientError | None = None
+    """Why the run cannot go on although it is not at its end."""
     server: ServerWatch = field(default_factory=ServerWatch)
     """The endpoint's own metrics pages; without a page it is idle."""
 
@@ -47,11 +51,12 @@ def now_iso() -> str:
 
 def as_result(outcome: ProbeOutcome) -> ProbeResult:
     """The planner's view of a probe. A probe that was interrupted decides nothing."""
+    void = f"{outcome.health.cause}: {outcome.void}" if outcome.void is not None else ""
     return ProbeResult(
         level=outcome.level,
         statuses={n: "inconclusive" if outcome.interrupted else v.status for n, v in outcome.verdicts.items()},
         close={n: v.close for n, v in outcome.verdicts.items()},
-        note=next((v.reason for v in outcome.verdicts.values() if v.status == "invalid"), ""),
+        note=void or next((v.reason for v in outcome.verdicts.values() if v.status == "invalid"), ""),
     )
 
 
@@ -111,6 +116,10 @@ async def conduct(
             over = deadline_ns is not None and fleet.now_ns() >= deadline_ns
             stop = "interrupted" if progress.interrupts else "the time budget is spent" if over else None
             step = decide(plan, progress.history, stop)
+            if not isinstance(step, Done) and (failure := await _repair(fleet, writer, progress)) is not None:
+                progress.failure = failure
+                writer.journal({"event": "run_failed", "error": str(failure), "at": now_iso()})
+                step = decide(plan, progress.history, failure.message)
             if isinstance(step, Done):
                 break
             outcome = await _measure(plan, fleet, writer, progress, step, deadline_ns, on_progress)
@@ -120,6 +129,30 @@ async def conduct(
             on_progress(progress)
     writer.journal({"event": "run_finished", "reason": step.reason, "at": now_iso(), "answers": answers_of(step)})
     return step, progress
+
+
+MAX_LOST_IN_A_ROW = 3
+
+
+async def _repair(fleet: Fleet, writer: RunWriter, progress: Progress) -> ClientError | None:
+    """Replace load processes that are gone; the error by which the run cannot go on."""
+    lost = 0
+    for outcome in reversed(progress.history):
+        if outcome.health.cause != PROCESS_LOST or outcome.void is None:
+            break
+        lost += 1
+    if lost >= MAX_LOST_IN_A_ROW:
+        cause = str(progress.history[-1].void).partition(": level")[0]
+        return ClientError(
+            f"load processes were lost at {lost} probes in a row, at last: {cause}",
+            "look for what ends them: memory (dmesg tells of the OOM killer), a limit of the container, or a person",
+        )
+    try:
+        for worker, cause in await fleet.repair():
+            writer.journal({"event": "load_process_replaced", "worker": worker, "cause": cause, "at": now_iso()})
+    except ClientError as error:
+        return error
+    return None
 
 
 def answers_of(done: Done) -> list[dict[str, Any]]:
