@@ -27,6 +27,7 @@ from agentperf.run.calibrate import calibrate
 from agentperf.run.choices import Choices, choose
 from agentperf.run.conductor import Progress, conduct, probe_count_bound, probe_estimate_s
 from agentperf.run.manifest import make_manifest
+from agentperf.run.probe import ProbeOutcome
 from agentperf.run.resume import Past, check_same, past_of
 from agentperf.run.workload import Workload, encode, load_workload, render
 from agentperf.search.model import Done
@@ -202,14 +203,22 @@ async def _conduct(
             return await conduct(options.plan, fleet, writer, view.update, past=past, server=server)
 
 
+def _judged(progress: Progress) -> list[ProbeOutcome]:
+    """The probes that count: not those that were lost with a load process and measured again."""
+    measured = {o.level for o in progress.history if o.void is None}
+    return [o for o in progress.history if o.void is None or o.level not in measured]
+
+
 def exit_code(done: Done, progress: Progress) -> ExitCode:
     """0 when every SLO has a capacity, 1 when one is missed, 3 when one could not be decided, 130 when interrupted."""
     if progress.interrupts:
         return ExitCode.INTERRUPTED
+    if progress.failure is not None:
+        return progress.failure.exit_code
     if not progress.plan.slos:
-        return ExitCode.OK if all(o.health.status != "invalid" for o in progress.history) else ExitCode.INCONCLUSIVE
+        return ExitCode.OK if all(o.health.status != "invalid" for o in _judged(progress)) else ExitCode.INCONCLUSIVE
     if progress.plan.search is None:
-        statuses = {v.status for o in progress.history for v in o.verdicts.values()}
+        statuses = {v.status for o in _judged(progress) for v in o.verdicts.values()}
         if "fail" in statuses:
             return ExitCode.MISSED
         return ExitCode.OK if statuses == {"pass"} else ExitCode.INCONCLUSIVE
@@ -272,6 +281,8 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
         raise
     finally:
         writer.finish()
+    if progress.failure is not None:
+        out.print(f"agentperf: error: {progress.failure}", style="bold red", markup=False)
     return writer.directory, exit_code(done, progress)
 
 
