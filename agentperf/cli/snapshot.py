@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from agentperf.measure.health import assess
-from agentperf.measure.judge import SUSPECT_SHARE, ttft_limit
+from agentperf.measure.judge import ttft_limit
 from agentperf.measure.metrics import LevelMetrics
 from agentperf.measure.running import RunningLevel
 from agentperf.measure.window import look_at
@@ -140,7 +140,7 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
         health=health.status,
         reasons=health.reasons,
         streams=oddities(level),
-        suspect=population.buffered > 0 and population.buffered_share >= SUSPECT_SHARE,
+        suspect=population.suspect,
         estimated=level.estimates > 0,
         largest_gap_s=level.largest_gap_ns / 1e9 or None,
     )
@@ -150,7 +150,7 @@ def stream_words(metrics: LevelMetrics) -> str:
     """One word for a level's streams, stable for grep: `ok`, or what is odd, joined by commas."""
     facts = metrics.streams
     found = [
-        (facts.buffered > 0 and metrics.buffered_share >= SUSPECT_SHARE, "bursts"),
+        (facts.suspect, "bursts"),
         (facts.without_speed, "at_once"),
         (facts.token_sources.get("estimate"), "estimated"),
         (facts.stalled, "stalls"),

@@ -36,6 +36,8 @@ HUGE_SHARE = 0.6
 """The same for huge bursts, of which the last is as large as what was left."""
 LEADING_SHARE = 0.25
 """Above this share of tokens in the first burst, nothing is known of how fast they were made."""
+SUSPECT_SHARE = 0.05
+"""From this share of buffered replies on, a level is suspect: a p95 can rest on them alone."""
 FASTEST = 20_000.0
 """tok/s: no request decodes as fast."""
 
@@ -98,6 +100,11 @@ def held_back(bursts: Bursts) -> bool:
     burst[0] = sizes[0] >= BIG_BURST
     counted = sizes if burst[0] else sizes[1:]
     return int(burst.sum()) >= 2 and int(sizes[burst].sum()) >= BURST_SHARE * int(counted.sum())
+
+
+def is_suspect(buffered: int, tellable: int) -> bool:
+    """Whether so many of the replies that can tell came out of a buffer that the level's stamps are in doubt."""
+    return buffered > 0 and buffered >= SUSPECT_SHARE * tellable
 
 
 def offsets_of(record: Record) -> Ints | None:

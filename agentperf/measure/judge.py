@@ -20,8 +20,6 @@ LIMITED_SHARE = 0.01
 """From this share of 429 answers on, what a level fails by is the key's limit, not the server's."""
 BUFFERED = "buffered"
 NO_SPEED = "no_speed"
-SUSPECT_SHARE = 0.05
-"""From this share of buffered replies on, a level is suspect: a p95 can rest on them alone."""
 MAJORITY = 0.5
 """Above this share of replies without a speed, the others do not stand for them."""
 UNBUFFER = "turn buffering off (nginx: proxy_buffering off, or the header X-Accel-Buffering: no), or measure behind it"
@@ -49,9 +47,8 @@ def verdicts(
     `health` is None while the window is open: what further requests may still settle is then inconclusive.
     """
     population = population_of(records)
-    suspect = population.buffered > 0 and population.buffered_share >= SUSPECT_SHARE
     seen = population.observations()
-    views = (population.observations("best"), population.observations("worst")) if suspect else None
+    views = (population.observations("best"), population.observations("worst")) if population.suspect else None
     result: dict[str, Verdict] = {}
     for slo in slos:
         verdict = judge(slo, seen, rules)

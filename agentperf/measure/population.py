@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from agentperf.measure.bursts import Bounds, bounds_of, can_tell, is_buffered
+from agentperf.measure.bursts import Bounds, bounds_of, can_tell, is_buffered, is_suspect
 from agentperf.measure.metrics import counts_for_slo, speed_for_verdict
 from agentperf.measure.record import Record
 from agentperf.measure.streams import came_at_once
@@ -69,9 +69,9 @@ class Population:
         return len(self._failed)
 
     @property
-    def buffered_share(self) -> float:
-        """Of the replies that are long enough to tell."""
-        return self.buffered / self.tellable if self.tellable else 0.0
+    def suspect(self) -> bool:
+        """Whether so many replies came out of a buffer that the stamps are in doubt."""
+        return is_suspect(self.buffered, self.tellable)
 
     def add(self, record: Record) -> None:
         """Take one request that has ended."""

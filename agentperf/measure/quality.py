@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from agentperf.measure.health import Health
-from agentperf.measure.judge import SUSPECT_SHARE, UNBUFFER
+from agentperf.measure.judge import UNBUFFER
 from agentperf.measure.metrics import LevelMetrics
 
 SIZE_TOLERANCE = 0.02
@@ -59,7 +59,7 @@ def _workload(metrics: LevelMetrics, *, isolated: bool) -> Iterator[str]:
 
 def _bursts(metrics: LevelMetrics) -> Iterator[str]:
     facts = metrics.streams
-    if facts.buffered and metrics.buffered_share >= SUSPECT_SHARE:
+    if facts.suspect:
         held = f", held back for {facts.hold_s * 1e3:.0f} ms at a time" if facts.hold_s is not None else ""
         yield (
             f"{facts.buffered} of {facts.tellable} longer replies came in bursts{held}: this level is suspect, its "

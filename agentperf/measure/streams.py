@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from agentperf.measure.bursts import can_tell, is_buffered, offsets_of, typical_pause_s
+from agentperf.measure.bursts import can_tell, is_buffered, is_suspect, offsets_of, typical_pause_s
 from agentperf.measure.quantiles import Quantiles, quantiles
 from agentperf.measure.record import Record
 from agentperf.wire import failures
@@ -28,6 +28,8 @@ class StreamFacts(Struct, kw_only=True):
     """Replies long enough (16 events) to show whether something held them back."""
     buffered: int
     """Of these: came out of a buffer."""
+    suspect: bool
+    """So many (5 %) that speeds and TTFTs of the level are the buffer's."""
     hold_s: float | None
     """Median over buffered replies of the pause before their bursts."""
     tokens_per_event: Quantiles
@@ -70,9 +72,11 @@ def stream_facts(window: Sequence[Record]) -> StreamFacts:
     gapped = max((r for r in window if r.max_gap_ns is not None), key=lambda r: r.max_gap_ns or 0, default=None)
     handshakes = handshakes_s(window)
     sessions, flat = flat_prompts(ok)
+    tellable = sum(map(can_tell, ok))
     return StreamFacts(
-        tellable=sum(map(can_tell, ok)),
+        tellable=tellable,
         buffered=len(buffered),
+        suspect=is_suspect(len(buffered), tellable),
         hold_s=float(np.median(holds)) if holds else None,
         tokens_per_event=quantiles((r.output_tokens or 0) / r.events for r in counted),
         token_sources=dict(sorted(Counter(r.token_source or "none" for r in ok).items())),

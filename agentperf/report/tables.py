@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from agentperf.report import words
+from agentperf.report.cells import Cell, Column, Section
+from agentperf.report.streams import streams_section
 from agentperf.report.words import MARKS, Sentence
 
 if TYPE_CHECKING:
@@ -14,23 +16,6 @@ Json = Mapping[str, Any]
 COLOURS: Final = {"pass": "green", "fail": "red", "inconclusive": "yellow", "invalid": "magenta"}
 HEALTH_COLOURS: Final = {"ok": "green", "warn": "yellow", "invalid": "red"}
 INFINITE: Final = "∞"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell; `style` is for the screen only, so no meaning may rest on it."""
-
-    text: str
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """`drop` orders what a narrow screen leaves out: the highest goes first, 0 never goes."""
-
-    title: str
-    justify: Literal["left", "right", "center"] = "right"
-    drop: int = 0
 
 
 @dataclass(slots=True)
@@ -44,29 +29,39 @@ class Report:
     reasons: list[str] = field(default_factory=list)
     """Verdicts in words, one a line."""
     warnings: list[str] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    """Further tables, after that of the levels."""
+    legend: str = ""
 
 
-def make_report(summary: Json, problems: Sequence[str] = ()) -> Report:
-    """The report of a summary; `problems` are faults of the run directory itself."""
+def make_report(summary: Json, problems: Sequence[str] = (), unjudged: int | None = None) -> Report:
+    """The report of a summary.
+
+    `problems` are faults of the run directory itself, `unjudged` the number of records of a probe without an end.
+    """
     answers = [words.answer_sentence(a, summary) for a in summary["answers"]]
     report = Report(answers, words.source_line(summary))
     names = [a["slo"] for a in summary["answers"]]
-    report.columns = _columns(summary, names)
     rows = sorted(summary["levels"], key=lambda r: (r["level"], r["probe"]))
     repeated = len({r["level"] for r in rows}) < len(rows)
+    looked_at = any(row.get("streams") for row in rows)
+    report.columns = _columns(summary, names, streams=looked_at)
     if repeated:
         report.columns.insert(1, Column("probe", drop=1))
     for row in rows:
-        cells = _row(row, names)
+        cells = _row(row, names, streams=looked_at)
         if repeated:
             cells.insert(1, Cell(str(row["probe"])))
         report.rows.append(cells)
     report.reasons = [line for row in rows for line in _reasons(row, several=len(names) > 1)]
-    report.warnings = _warnings(summary, rows) + list(problems)
+    report.warnings = _warnings(summary, rows, unjudged) + list(problems)
+    report.legend = _legend(rows)
+    if looked_at:
+        report.sections.append(streams_section(rows, repeated=repeated))
     return report
 
 
-def _columns(summary: Json, names: Sequence[str]) -> list[Column]:
+def _columns(summary: Json, names: Sequence[str], *, streams: bool) -> list[Column]:
     slos = [words.slo_named(summary, name) for name in names]
     only = slos[0] if len(slos) == 1 else None
     floor = words.limit_of(only, "speed", "p25") if only else None
@@ -86,28 +81,42 @@ def _columns(summary: Json, names: Sequence[str]) -> list[Column]:
         Column("output tok/s", drop=4),
         Column("total tok/s", drop=7),
         Column("in flight", drop=6),
+        *([Column("streams", "left", drop=3)] if streams else []),
         Column("client", "left"),
     ]
 
 
-def _row(row: Json, names: Sequence[str]) -> list[Cell]:
+def _row(row: Json, names: Sequence[str], *, streams: bool) -> list[Cell]:
     health = row["health"]
+    counted, stamped = words.doubt(row, "tokens"), words.doubt(row, "stamps")
+    both = stamped + counted
     return [
         Cell(str(row["level"]), "bold"),
         *(_mark(row["status"].get(name), short=len(names) > 1) for name in names),
-        Cell(_with_ok(row, "speed_p25", words.number, beyond=words.DASH)),
-        Cell(f"{words.number(row['speed_p10'])} – {words.number(row['speed_p50'])}"),
-        Cell(_with_ok(row, "ttft_p50", words.duration, beyond=INFINITE)),
-        Cell(_with_ok(row, "ttft_p95", words.duration, beyond=INFINITE)),
+        Cell(words.marked(both, _with_ok(row, "speed_p25", words.number, beyond=words.DASH))),
+        Cell(words.marked(both, f"{words.number(row['speed_p10'])} – {words.number(row['speed_p50'])}")),
+        Cell(words.marked(stamped, _with_ok(row, "ttft_p50", words.duration, beyond=INFINITE))),
+        Cell(words.marked(stamped, _with_ok(row, "ttft_p95", words.duration, beyond=INFINITE))),
         Cell(_requests(row), "red" if row["failed"] else ""),
         Cell(words.count(row["plays"])),
         Cell(words.share(row["cached_share"])),
         Cell(words.share(row["expected_cached_share"])),
-        Cell(words.rate(row["output_tps"])),
-        Cell(words.rate(row["total_tps"])),
+        Cell(words.marked(counted, words.rate(row["output_tps"]))),
+        Cell(words.marked(counted, words.rate(row["total_tps"]))),
         Cell(words.number(row["in_flight"], 2)),
+        *([Cell(words.stream_word(row), words.stream_style(row))] if streams else []),
         Cell(health or words.DASH, HEALTH_COLOURS.get(str(health), "")),
     ]
+
+
+def _legend(rows: Sequence[Json]) -> str:
+    """What the marks before figures mean, for those that are used."""
+    parts = []
+    if any(words.doubt(row, "tokens") for row in rows):
+        parts.append("~ from token counts that are estimates, in part at least.")
+    if any(words.doubt(row, "stamps") for row in rows):
+        parts.append("≈ of a level whose streams came in bursts: the figure is that of a buffer.")
+    return " ".join(parts)
 
 
 def _mark(status: str | None, *, short: bool) -> Cell:
@@ -146,14 +155,14 @@ def _reasons(row: Json, *, several: bool) -> list[str]:
     return lines
 
 
-def _warnings(summary: Json, rows: Sequence[Json]) -> list[str]:
+def _warnings(summary: Json, rows: Sequence[Json], unjudged: int | None) -> list[str]:
     found = []
     if not summary["complete"]:
         found.append(f"the run is not complete: {summary.get('error') or words.reason_words(summary['reason'])}")
     if (unfinished := summary.get("unfinished")) is not None:
         found.append(
             f"the probe of {words.agents(unfinished['level'])} (probe {unfinished['probe']}) has no end: "
-            "its records are kept, and count for no verdict"
+            f"its {'' if unjudged is None else words.count(unjudged) + ' '}records are kept, and count for no verdict"
         )
     for answer in summary["answers"]:
         prefix = f"{answer['slo']}: " if len(summary["answers"]) > 1 else ""
@@ -178,7 +187,12 @@ def to_markdown(report: Report, figures: Sequence[tuple[str, str]] = (), facts: 
         lines += [f"![{_md(text)}]({name})", ""]
     if report.rows:
         lines += ["## Levels", "", *_markdown_table(report), ""]
-        lines += ["A dash is not measured. ✓ pass, ✗ fail, ? inconclusive, ! invalid.", ""]
+        legend = f" {_md(report.legend)}" if report.legend else ""
+        lines += [f"A dash is not measured. ✓ pass, ✗ fail, ? inconclusive, ! invalid.{legend}", ""]
+    for section in report.sections:
+        lines += [f"## {section.title}", "", *_markdown_table(section), ""]
+        if section.note:
+            lines += [_md(section.note), ""]
     for title, items in (("Verdicts", report.reasons), ("Warnings", report.warnings)):
         if items:
             lines += [f"## {title}", "", *(f"- {_md(item)}" for item in items), ""]
@@ -187,7 +201,7 @@ def to_markdown(report: Report, figures: Sequence[tuple[str, str]] = (), facts: 
     return "\n".join(lines)
 
 
-def _markdown_table(report: Report) -> list[str]:
+def _markdown_table(report: Report | Section) -> list[str]:
     rules = {"left": ":--", "right": "--:", "center": ":-:"}
     lines = ["| " + " | ".join(_md(c.title) for c in report.columns) + " |"]
     lines.append("|" + "|".join(rules[c.justify] for c in report.columns) + "|")
@@ -206,7 +220,7 @@ GAP: Final = 3
 """Characters between two columns on the screen."""
 
 
-def cell_widths(report: Report) -> list[int]:
+def cell_widths(report: Report | Section) -> list[int]:
     """Characters that each column needs so that no cell is cut; only titles may wrap."""
     return [
         max(map(len, (*column.title.split(" "), *(row[i].text for row in report.rows))))
@@ -214,7 +228,7 @@ def cell_widths(report: Report) -> list[int]:
     ]
 
 
-def fitting(report: Report, width: int) -> list[int]:
+def fitting(report: Report | Section, width: int) -> list[int]:
     """Indexes of the columns that fit a screen of this width, the least important ones left out."""
     widths = cell_widths(report)
     keep = list(range(len(report.columns)))
@@ -226,7 +240,7 @@ def fitting(report: Report, width: int) -> list[int]:
     return keep
 
 
-def _screen_widths(report: Report, keep: Sequence[int], width: int) -> list[int]:
+def _screen_widths(report: Report | Section, keep: Sequence[int], width: int) -> list[int]:
     """The width of every column: titles on one line where all of them fit so."""
     narrow = cell_widths(report)
     wide = [max(least, len(column.title)) for least, column in zip(narrow, report.columns, strict=True)]
@@ -246,11 +260,12 @@ def render(report: Report, width: int) -> "list[RenderableType]":
     if report.source:
         parts.append(Text(f"  {report.source}", style="dim"))
     if report.rows:
-        keep = fitting(report, width)
-        parts.extend([Text(), _rich_table(report, keep, _screen_widths(report, keep, width))])
-        hidden = len(report.columns) - len(keep)
-        if hidden:
-            parts.append(Text(f"{hidden} columns do not fit this screen; report.md has them", style="dim"))
+        parts.extend(_fitted(report, width))
+        if report.legend:
+            parts.append(Text(report.legend, style="dim"))
+    for section in report.sections:
+        parts.append(Text(f"\n{section.title.lower()}", style="bold"))
+        parts.extend(_fitted(section, width))
     for title, items, style in (("verdicts", report.reasons, ""), ("warnings", report.warnings, "yellow")):
         if items:
             parts.append(Text(f"\n{title}", style="bold"))
@@ -258,7 +273,19 @@ def render(report: Report, width: int) -> "list[RenderableType]":
     return parts
 
 
-def _rich_table(report: Report, keep: Sequence[int], widths: Sequence[int]) -> "RenderableType":
+def _fitted(table: Report | Section, width: int) -> "list[RenderableType]":
+    """A table as wide as the screen lets it be, and what was left out."""
+    from rich.text import Text
+
+    keep = fitting(table, width)
+    hidden = len(table.columns) - len(keep)
+    parts: list[RenderableType] = [Text(), _rich_table(table, keep, _screen_widths(table, keep, width))]
+    if hidden:
+        parts.append(Text(f"{hidden} columns do not fit this screen; report.md has them", style="dim"))
+    return parts
+
+
+def _rich_table(report: Report | Section, keep: Sequence[int], widths: Sequence[int]) -> "RenderableType":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

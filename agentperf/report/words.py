@@ -13,6 +13,8 @@ Json = Mapping[str, Any]
 DASH: Final = "–"
 MARKS: Final = {"pass": "✓", "fail": "✗", "inconclusive": "?", "invalid": "!"}
 SIMULATED: Final = "simulated"
+ESTIMATED: Final = "~"
+SUSPECT: Final = "≈"
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -47,6 +49,43 @@ def count(value: int | None) -> str:
 def agents(value: int | None) -> str:
     """`1 agent`, `16 agents`."""
     return f"{count(value)} agent{'' if value == 1 else 's'}"
+
+
+def doubt(row: Json, of: str) -> str:
+    """The mark before a figure that is to be taken with care, of its "tokens" or "stamps"; empty where it is not."""
+    facts = row.get("streams") or {}
+    if of == "tokens":
+        return ESTIMATED if facts.get("estimated") else ""
+    return SUSPECT if facts.get("suspect") else ""
+
+
+def marked(mark: str, text: str) -> str:
+    """A figure behind its marks; what was not measured needs none."""
+    return f"{mark}{text}" if mark and any(c.isdigit() for c in text) else text
+
+
+_ODDITIES: Final = (
+    ("suspect", "bursts"),
+    ("without_speed", "at once"),
+    ("estimated", "estimated"),
+    ("hidden_reasoning", "hidden reasoning"),
+    ("stalled", "stalls"),
+    ("in_band_errors", "errors inside"),
+)
+
+
+def stream_word(row: Json) -> str:
+    """A level's streams in a word or two: `ok`, or what is odd about them."""
+    facts = row.get("streams")
+    if not facts:
+        return DASH
+    return ", ".join(word for key, word in _ODDITIES if facts.get(key)) or "ok"
+
+
+def stream_style(row: Json) -> str:
+    """Its colour on the screen."""
+    facts = row.get("streams") or {}
+    return "red" if facts.get("suspect") else "green" if stream_word(row) == "ok" else "yellow" if facts else ""
 
 
 def terms_of(slo: Json) -> tuple[Term, ...]:
@@ -179,8 +218,10 @@ def evidence(answer: Json) -> tuple[str, ...]:
         split = "" if end["passed"] in (0, end["probes"]) else f" ({end['passed']} passed)"
         sure = "" if end.get("confidence") is None else f", {end['confidence'] * 100:.3g} % confidence"
         close = ", close to the limit" if end.get("close") else ""
+        counts = ", token counts estimated" if end.get("estimated") else ""
+        bursts = ", streams in bursts" if end.get("suspect") else ""
         sizes = f"{count(end['requests'])} requests, {count(end['plays'])} plays"
-        parts.append(f"{word} at {end['level']}: {probes}{split}, {sizes}{sure}{close}")
+        parts.append(f"{word} at {end['level']}: {probes}{split}, {sizes}{sure}{close}{counts}{bursts}")
     return tuple(parts)
 
 

@@ -21,7 +21,16 @@ def report_of(run: Run) -> Report:
     """The report of a run as cells."""
     bad = run.unreadable_events
     problems = [f"unreadable lines of the journal, left out: {bad}"] if bad else []
-    return make_report(run.summarised(), problems)
+    summary = run.summarised()
+    return make_report(summary, problems, _unjudged(run, summary))
+
+
+def _unjudged(run: Run, summary: dict[str, Any]) -> int | None:
+    """Records of the probe that has begun and not ended; None where there is none."""
+    unfinished = summary.get("unfinished")
+    if unfinished is None:
+        return None
+    return int((run.records(["probe"]).column("probe").to_numpy() == unfinished["probe"]).sum())
 
 
 def show_run(run: Run, console: "Console") -> None:

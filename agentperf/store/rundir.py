@@ -334,4 +334,7 @@ def read_run(directory: Path) -> Run:
         raise UsageError(f"{directory} is no directory", "give the directory that `agentperf run` named")
     if not any((directory / name).exists() for name in (MANIFEST, EVENTS, STREAM, PARQUET, SUMMARY)):
         raise UsageError(f"{directory} holds no run", "give the directory that `agentperf run` named")
-    return Run(directory)
+    run = Run(directory)
+    if not run.manifest and (directory / MANIFEST).exists():
+        raise UsageError(f"{directory / MANIFEST} says nothing of a run", "restore it from a copy of the run")
+    return run

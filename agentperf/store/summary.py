@@ -125,9 +125,41 @@ def _level_row(event: Mapping[str, Any]) -> Json:
         "cached_input_tps": metrics.get("cached_input_tps"),
         "total_tps": metrics.get("total_tps"),
         "in_flight": metrics.get("in_flight"),
+        "streams": _streams(metrics),
         "health": health.get("status"),
         "health_reasons": list(health.get("reasons") or ()),
         "warnings": list(event.get("warnings") or ()),
+    }
+
+
+def _streams(metrics: Mapping[str, Any]) -> Json | None:
+    """What the streams of a level were like; None for journals of before this was looked at."""
+    facts: Mapping[str, Any] | None = metrics.get("streams")
+    if facts is None:
+        return None
+    sources = dict(facts.get("token_sources") or {})
+    handshake = facts.get("handshake") or {}
+    return {
+        "suspect": bool(facts.get("suspect", False)),
+        "buffered": facts.get("buffered"),
+        "tellable": facts.get("tellable"),
+        "hold_s": facts.get("hold_s"),
+        "tokens_per_event_p50": (facts.get("tokens_per_event") or {}).get("p50"),
+        "token_sources": sources,
+        "estimated": sources.get("estimate", 0) > 0,
+        "chars_per_token": facts.get("chars_per_token"),
+        "hidden_reasoning": facts.get("hidden_reasoning"),
+        "without_speed": facts.get("without_speed"),
+        "in_band_errors": facts.get("in_band_errors"),
+        "largest_gap_s": facts.get("largest_gap_s"),
+        "largest_gap_request": facts.get("largest_gap_request"),
+        "p99_gap_s": metrics.get("p99_gap_s"),
+        "stalled": facts.get("stalled"),
+        "new_connection_share": metrics.get("new_connection_share"),
+        "handshake_p50": handshake.get("p50"),
+        "handshake_p99": handshake.get("p99"),
+        "handshake_max": facts.get("handshake_max_s"),
+        "stale_retries": metrics.get("stale_retries"),
     }
 
 
@@ -202,4 +234,6 @@ def _end(slo: str, level: int | None, levels: Sequence[Json]) -> Json | None:
         "plays": sum(r["plays"] or 0 for r in rows),
         "confidence": min((c for r in rows if (c := r["confidence"].get(slo)) is not None), default=None),
         "close": any(bool(r["close"].get(slo)) for r in rows),
+        "estimated": any((r["streams"] or {}).get("estimated", False) for r in rows),
+        "suspect": any((r["streams"] or {}).get("suspect", False) for r in rows),
     }

@@ -41,6 +41,8 @@ def test_a_finished_search() -> None:
         "plays": len({r.play for r in at_16}),
         "confidence": 0.95,
         "close": True,
+        "estimated": False,
+        "suspect": False,
     }
     assert one["fail_end"]["level"] == 20
     row = next(r for r in summary["levels"] if r["level"] == 16)
