@@ -63,6 +63,7 @@ def as_outcome(event: Mapping[str, Any]) -> ProbeOutcome:
         health=msgspec.convert(event["health"], Health, str_keys=True),
         warnings=list(event["warnings"]),
         interrupted=event["interrupted"],
+        void=event.get("void"),
     )
 
 
