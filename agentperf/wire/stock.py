@@ -148,7 +148,7 @@ def _classify(error: Exception, exchange: Exchange, where: str, limits: Limits) 
         return failures.CLIENT_ERROR, f"the request cannot be sent: {error}"
     part = "in the middle of the response" if exchange.status is not None else "without an answer"
     if isinstance(error, httpx.RemoteProtocolError):
-        if "disconnected" in str(error) or "peer closed" in str(error):
+        if "disconnected" in str(error) or "closed" in str(error):
             return failures.CONNECTION_RESET, f"the server closed the connection {part}"
         return failures.PROTOCOL_ERROR, f"not a valid HTTP response: {error}"
     return failures.CONNECTION_RESET, f"the connection broke {part}: {error or type(error).__name__}"

@@ -245,7 +245,7 @@ async def test_no_connection() -> None:
 
 
 @pytest.mark.anyio
-async def test_tls_reason_is_named_at_once() -> None:
+async def test_s12_tls_reason_is_named_at_once() -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     async with serve(Fake(), tls=context) as server:
@@ -260,7 +260,7 @@ async def test_tls_reason_is_named_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_wait_until_ready() -> None:
+async def test_s21_wait_until_ready() -> None:
     """Health fails, then the models are empty, then one token fails; then all is well."""
     fake = Fake()
     asked: list[str] = []
@@ -283,7 +283,7 @@ async def test_wait_until_ready() -> None:
 
 
 @pytest.mark.anyio
-async def test_wait_ends_with_the_last_error() -> None:
+async def test_s21_wait_ends_with_the_last_error() -> None:
     await refused(lambda _: bad("starting", 503), EndpointError, "not ready after 0.6 s", "503", wait_s=0.6)
     wants_key = json_reply(b'{"error":"Unauthorized"}', 401)
     start = time.monotonic()

@@ -86,7 +86,7 @@ served: list[int] = []
 
 
 @pytest.mark.anyio
-async def test_stale_connection_is_replaced_once(kind: str) -> None:
+async def test_s16_stale_connection_is_replaced_once(kind: str) -> None:
     served.clear()
     async with serve(stale_script) as server, calling(server, kind) as caller:
         first, second = await caller(BODY, "r1"), await caller(BODY, "r2")
@@ -100,7 +100,7 @@ async def test_stale_connection_is_replaced_once(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_idle_connection_that_the_server_closed_is_not_used(kind: str) -> None:
+async def test_s16_idle_connection_that_the_server_closed_is_not_used(kind: str) -> None:
     """The ordinary keep-alive time-out: the close is seen while idle, so there is nothing to retry."""
     async with serve(OK, idle_s=0.05) as server, calling(server, kind) as caller:
         assert ok(await caller(BODY, "r1"))
@@ -137,7 +137,7 @@ async def test_no_retry_after_the_first_byte(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_many_streams_at_once(kind: str) -> None:
+async def test_s13_many_streams_at_once(kind: str) -> None:
     """As many at the server as were asked for: no pool of ours has a cap (httpx's would be 100)."""
     wanted = 130 if kind == "httpx" else 400
     all_here = asyncio.Event()
@@ -377,7 +377,7 @@ def server_context(authority: trustme.CA, *names: str) -> ssl.SSLContext:
 
 
 @pytest.mark.anyio
-async def test_tls(kind: str, authority: trustme.CA, tmp_path: Any) -> None:
+async def test_s12_tls(kind: str, authority: trustme.CA, tmp_path: Any) -> None:
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
     large = b"x" * 2_000_000
@@ -398,7 +398,7 @@ async def test_tls(kind: str, authority: trustme.CA, tmp_path: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_tls_wrong_name_and_plain_server(kind: str, authority: trustme.CA, tmp_path: Any) -> None:
+async def test_s12_tls_wrong_name_and_plain_server(kind: str, authority: trustme.CA, tmp_path: Any) -> None:
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
     async with (
