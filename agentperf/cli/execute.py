@@ -186,6 +186,9 @@ async def _conduct(
     options: RunOptions, prepared: Prepared, writer: RunWriter, past: Past | None, view: View
 ) -> tuple[Done, Progress]:
     secret = pickle.dumps((prepared.endpoint, options.limits))
+    sizes = prepared.sizes
+    counted = sizes.mean_chars_per_token if sizes.source == "calibrated" else None
+    plan = msgspec.structs.replace(options.plan, chars_per_token=counted)
 
     def make_job(worker: int, workers: int) -> Job:
         return Job(
@@ -194,13 +197,13 @@ async def _conduct(
             target=Target(endpoint=secret, transport=prepared.found.transport),
             settings=prepared.replay,
             trees=prepared.trees,
-            chars_per_token=prepared.sizes.mean_chars_per_token,
+            chars_per_token=sizes.mean_chars_per_token,
         )
 
     with plain_errors(), view:
         async with open_sources(prepared.metrics.places) as sources, open_fleet(make_job, options.workers) as fleet:
             server = ServerWatch(sources, fleet.now_ns, prepared.found.model)
-            return await conduct(options.plan, fleet, writer, view.update, past=past, server=server)
+            return await conduct(plan, fleet, writer, view.update, past=past, server=server)
 
 
 def _judged(progress: Progress) -> list[ProbeOutcome]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentperf.measure.record import Record
+from agentperf.wire.outcome import HIDDEN_REASONING
 
 MIN_EVENTS = 16
 """A reply with fewer visible events cannot tell."""
@@ -128,6 +129,13 @@ def is_buffered(record: Record) -> bool:
     return offsets is not None and held_back(bursts_of(offsets))
 
 
+def streamed_tokens(record: Record) -> int | None:
+    """Output tokens that came over the wire: those of reasoning that was counted and not streamed left out."""
+    if record.output_tokens is None or HIDDEN_REASONING not in (record.notes or ""):
+        return record.output_tokens
+    return max(record.output_tokens - (record.reasoning_tokens or 0), 0) or None
+
+
 def typical_pause_s(record: Record) -> float | None:
     """Median pause before the bursts of a reply, in s: for how long the buffer held events back. None for one burst."""
     offsets = offsets_of(record)
@@ -154,7 +162,7 @@ class Bounds(NamedTuple):
 
 def bounds_of(record: Record) -> Bounds | None:
     """Bounds for a buffered reply that succeeded; None where tokens or times are not known."""
-    n, e2e, ttft = record.output_tokens, record.e2e_s, record.ttft_s
+    n, e2e, ttft = streamed_tokens(record), record.e2e_s, record.ttft_s
     if record.outcome != "ok" or n is None or n < 2 or not e2e or ttft is None:
         return None
     n1 = min(float(n), record.first_event_tokens or 1.0)

@@ -95,10 +95,9 @@ def _counts(metrics: LevelMetrics, calibrated: float | None) -> Iterator[str]:
         )
     if facts.hidden_reasoning:
         yield (
-            f"{facts.hidden_reasoning} replies count reasoning tokens that were not streamed: their speed is too high, "
-            "for those tokens came before the first event (have the server stream its reasoning, or judge e2e_speed)"
+            f"{facts.hidden_reasoning} replies count reasoning tokens that were not streamed: speed is of the tokens "
+            "that were, and TTFT has the time of the others in it (have the server stream its reasoning)"
         )
-        return
     chars = facts.chars_per_token
     low, high = CHARS_PER_TOKEN
     if calibrated is not None:

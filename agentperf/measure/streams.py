@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from agentperf.measure.bursts import can_tell, is_buffered, is_suspect, offsets_of, typical_pause_s
+from agentperf.measure.bursts import can_tell, is_buffered, is_suspect, offsets_of, streamed_tokens, typical_pause_s
 from agentperf.measure.quantiles import Quantiles, quantiles
 from agentperf.measure.record import Record
 from agentperf.wire import failures
+from agentperf.wire.outcome import HIDDEN_REASONING
 
 USAGE = "usage"
 STALL_NS = 1_000_000_000
@@ -17,8 +18,6 @@ STALL_FACTOR = 20
 """A request stalled when its largest gap is above 1 s and above 20 times its median gap."""
 GROWTH = 1.2
 """Where prompts should have grown by a fifth, a count that stays what it was is none."""
-HIDDEN_SHARE = 0.1
-"""Reasoning that is a tenth of a reply's tokens and was not streamed spoils its speed."""
 
 
 class StreamFacts(Struct, kw_only=True):
@@ -41,7 +40,7 @@ class StreamFacts(Struct, kw_only=True):
     usage_per_event: float | None
     """Output tokens / visible events, likewise."""
     hidden_reasoning: int
-    """Replies whose count holds reasoning tokens that were not streamed."""
+    """Replies whose count holds reasoning tokens that were not streamed; no figure here counts those tokens."""
     prompt_zero: int
     """Replies whose usage says that the prompt had no token."""
     prompt_sessions: int
@@ -65,8 +64,12 @@ class StreamFacts(Struct, kw_only=True):
 def stream_facts(window: Sequence[Record]) -> StreamFacts:
     """The facts of a window's requests, whatever became of them."""
     ok = [r for r in window if r.outcome == "ok"]
-    counted = [r for r in ok if r.token_source == USAGE and r.output_tokens is not None and r.events > 0]
-    text = [r for r in counted if r.visible_chars is not None]
+    counted = [
+        (tokens, r)
+        for r in ok
+        if r.token_source == USAGE and r.events > 0 and (tokens := streamed_tokens(r)) is not None
+    ]
+    text = [(tokens, r.visible_chars) for tokens, r in counted if r.visible_chars is not None]
     buffered = [r for r in ok if is_buffered(r)]
     holds = [pause for r in buffered if (pause := typical_pause_s(r)) is not None]
     gapped = max((r for r in window if r.max_gap_ns is not None), key=lambda r: r.max_gap_ns or 0, default=None)
@@ -78,11 +81,11 @@ def stream_facts(window: Sequence[Record]) -> StreamFacts:
         buffered=len(buffered),
         suspect=is_suspect(len(buffered), tellable),
         hold_s=float(np.median(holds)) if holds else None,
-        tokens_per_event=quantiles((r.output_tokens or 0) / r.events for r in counted),
+        tokens_per_event=quantiles(tokens / r.events for tokens, r in counted),
         token_sources=dict(sorted(Counter(r.token_source or "none" for r in ok).items())),
-        chars_per_token=_ratio(sum(r.visible_chars or 0 for r in text), sum(r.output_tokens or 0 for r in text)),
-        usage_per_event=_ratio(sum(r.output_tokens or 0 for r in counted), sum(r.events for r in counted)),
-        hidden_reasoning=sum(map(hides_reasoning, ok)),
+        chars_per_token=_ratio(sum(chars for _, chars in text), sum(tokens for tokens, _ in text)),
+        usage_per_event=_ratio(sum(tokens for tokens, _ in counted), sum(r.events for _, r in counted)),
+        hidden_reasoning=sum(HIDDEN_REASONING in (r.notes or "") for r in ok),
         prompt_zero=sum(r.prompt_tokens == 0 for r in ok),
         prompt_sessions=sessions,
         prompt_flat=flat,
@@ -114,14 +117,6 @@ def is_stalled(record: Record) -> bool:
     if offsets is None or len(offsets) < 3:
         return False  # one gap is its own median
     return record.max_gap_ns > STALL_FACTOR * float(np.median(np.diff(offsets))) * 1000
-
-
-def hides_reasoning(record: Record) -> bool:
-    """Whether tokens that were never streamed are in the count: a tenth or more, and the answer came first."""
-    if not record.reasoning_tokens or not record.output_tokens or record.first_answer_ns is None:
-        return False
-    unseen = record.first_answer_ns == record.first_visible_ns
-    return unseen and record.reasoning_tokens >= HIDDEN_SHARE * record.output_tokens
 
 
 def handshakes_s(window: Sequence[Record]) -> list[float]:

@@ -27,6 +27,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     isolated: bool = True
     """Each play has its own cache salt, so a hit rate above what its session explains is a leak."""
+    chars_per_token: float | None = None
+    """By the endpoint's own count of the calibration's text: what its counts of output are checked against."""
 
     def knobs(self) -> dict[str, Any]:
         """The plan as JSON, for the manifest."""

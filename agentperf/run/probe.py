@@ -242,7 +242,9 @@ class ProbeState:
         health = self.health(population, metrics.in_flight, metrics.wanted_in_flight)
         if self.void is not None:
             health = client.voided(health, *self.void)
-        self.warnings.extend(quality_warnings(metrics, health, isolated=self.plan.isolated))
+        self.warnings.extend(
+            quality_warnings(metrics, health, isolated=self.plan.isolated, chars_per_token=self.plan.chars_per_token)
+        )
         return ProbeOutcome(
             probe=self.probe,
             level=self.level,

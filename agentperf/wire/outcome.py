@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+HIDDEN_REASONING = "reasoning tokens are counted but not streamed: left out of speed"
+"""The note of a reply with `hidden_tokens`."""
+
 ResultKind = Literal["ok", "failed", "truncated"]
 
 
