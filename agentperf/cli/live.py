@@ -105,7 +105,28 @@ def level_pane(progress: Progress, snap: Snapshot | None) -> Panel:
         Text(f"{PHASES[snap.phase]} for {snap.elapsed_s:.0f} s{eta}"),
     )
     title = f"level {state.level} (probe {state.probe}: {state.why})"
-    return Panel(Group(grid, *_streams(snap), bar), title=title, title_align="left", border_style="blue")
+    lines = [*_streams(snap), *_server(progress)]
+    return Panel(Group(grid, *lines, bar), title=title, title_align="left", border_style="blue")
+
+
+def _server(progress: Progress) -> list[Text]:
+    """One line of what the server's own metrics page says: now, and of the last level that it spoke of."""
+    if not progress.server.on:
+        return []
+    line = Text("server   ", style="dim")
+    now = progress.server.latest
+    if now is None:
+        line.append("is asked once the window opens", style="dim")
+    else:
+        line.append(
+            f"running {_number(now.running, digits=0)}   waiting {_number(now.waiting, digits=0)}", style="none"
+        )
+        line.append(f"   KV in use {_share(now.kv_usage)}", style="none")
+    told = next((o for o in reversed(progress.history) if o.server and o.server.ttft_difference_s is not None), None)
+    if told is not None and told.server is not None:
+        difference = f"{(told.server.ttft_difference_s or 0.0) * 1e3:+.1f} ms"
+        line.append(f"   at {told.level}: client's mean TTFT {difference} against the server's", style="dim")
+    return [line]
 
 
 def _streams(snap: Snapshot) -> list[Text]:

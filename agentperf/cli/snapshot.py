@@ -8,6 +8,7 @@ from agentperf.measure.metrics import LevelMetrics
 from agentperf.measure.running import RunningLevel
 from agentperf.measure.window import look_at
 from agentperf.run.probe import ProbeOutcome, ProbeState
+from agentperf.server.compare import ServerMetrics
 from agentperf.slo.model import Slo
 
 MARKS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "invalid": "!"}
@@ -165,7 +166,7 @@ def level_line(outcome: ProbeOutcome) -> str:
     def show(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
-    m = outcome.metrics
+    m, s = outcome.metrics, outcome.server or ServerMetrics()
     verdict = ",".join(f"{name}:{v.status}" for name, v in outcome.verdicts.items()) or "-"
     return (
         f"level={outcome.level} probe={outcome.probe} why={outcome.why} verdict={verdict} "
@@ -173,5 +174,6 @@ def level_line(outcome: ProbeOutcome) -> str:
         f"requests={m.started} ok={m.ok} failed={m.failed} truncated={m.truncated} plays={m.plays} "
         f"cached={show(m.cached_share, 3)} output_tps={show(m.output_tps, 1)} in_flight={m.in_flight:.2f} "
         f"window_s={m.window_s:.1f} client={outcome.health.status} streams={stream_words(m)} "
-        f"tokens_per_event={show(m.streams.tokens_per_event.p50, 2)} max_gap={show(m.streams.largest_gap_s, 3)}"
+        f"tokens_per_event={show(m.streams.tokens_per_event.p50, 2)} max_gap={show(m.streams.largest_gap_s, 3)} "
+        f"server_ttft={show(s.ttft_mean_s, 3)} ttft_difference={show(s.ttft_difference_s, 4)}"
     )

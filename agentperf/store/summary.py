@@ -126,6 +126,7 @@ def _level_row(event: Mapping[str, Any]) -> Json:
         "total_tps": metrics.get("total_tps"),
         "in_flight": metrics.get("in_flight"),
         "streams": _streams(metrics),
+        "server": event.get("server"),
         "health": health.get("status"),
         "health_reasons": list(health.get("reasons") or ()),
         "warnings": list(event.get("warnings") or ()),
