@@ -174,27 +174,27 @@ def _limit(result: "RateResult") -> str:
         "server": "reference server",
         "max-streams": "--max-streams",
         "budget": "--budget",
+        "error": "load processes failed",
         "interrupted": "interrupted",
     }[result.limit]
     miss = f"; missed {result.smallest_miss:,}" if result.smallest_miss else ""
     return f"{text}{miss}{' (disturbed)' if result.disturbed else ''}"
 
 
-_COLUMNS = ("tok/s", "procs", "streams", "events/s", "TTFT err", "speed err", "CPU/event", "of a core", "limit")
+_COLUMNS = ("tok/s", "procs", "streams", "events/s", "TTFT err", "speed err", "CPU/event", "limit")
 
 
 def _row(result: "RateResult") -> Sequence[str]:
     best = result.best
     head = [f"{result.tps:g}", str(result.workers), _streams(result)]
     if best is None:
-        return [*head, *["-"] * 5, _limit(result)]
+        return [*head, *["-"] * 4, _limit(result)]
     return [
         *head,
         f"{best.events_per_s:,.0f}",
         _ms(best.ttft_error_p99_ms),
         _percent(best.speed_error_p99),
         "-" if best.us_per_event is None else f"{best.us_per_event:.1f} us",
-        "-" if best.cpu_share is None else f"{best.cpu_share:.0%}",
         _limit(result),
     ]
 
@@ -211,7 +211,8 @@ def show(found: "Calibration", out: "Console") -> None:
     )
     table = Table(box=None, pad_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "limit" else "right", no_wrap=name != "limit")
+        last = name == "limit"
+        table.add_column(name, justify="left" if last else "right", no_wrap=not last, min_width=12 if last else None)
     for result in found.results:
         table.add_row(*_row(result))
     out.print(table)

@@ -34,12 +34,12 @@ class RateResult(Struct, kw_only=True, frozen=True):
     streams: int
     """The largest level that passed; 0 when none did."""
     at_least: bool
-    """Something else than the client kept it from being larger."""
+    """Something else than the client kept it from being larger, or may have."""
     limit: Limit
-    """client | server | max-streams | budget | interrupted: what kept it from being larger."""
+    """client | server | max-streams | budget | error | interrupted: what kept it from being larger."""
     smallest_miss: int | None
     disturbed: bool
-    """Other work ran while the level that ended the search was probed, each time: the client may drive more."""
+    """Other work ran each time that the smallest miss was probed: on a quiet machine the client may drive more."""
     pinned: bool
     """Load processes and reference servers had cores of their own."""
     error: str | None

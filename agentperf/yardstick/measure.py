@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
 
 import msgspec
 
@@ -18,7 +17,7 @@ from agentperf.yardstick.figures import Figures, figures
 from agentperf.yardstick.load import SETTLE_S, Rig, lifetime_s, open_rig
 from agentperf.yardstick.machine import this_machine
 from agentperf.yardstick.reply import Pace
-from agentperf.yardstick.search import Verdict, answer, next_level
+from agentperf.yardstick.search import Stopped, Verdict, answer, next_level
 
 FIRST_EVENTS_PER_S = 12_800
 """Of one load process: what the first search begins with. Later ones begin at half of what was just found."""
@@ -122,7 +121,7 @@ class _Search:
 
     async def run(self, progress: Progress) -> None:
         """Search, and leave what was found in `progress`, also when cut short."""
-        stopped: Literal["budget", "interrupted"] | None = "interrupted"
+        stopped: Stopped = "interrupted"
         try:
             pace = self._settings.pace(self._tps)
             life_s = lifetime_s(pace, 64, self._settings.window_s)
@@ -132,7 +131,7 @@ class _Search:
                         break
                     if not await self._level(rig, level):
                         break
-            stopped = "budget"
+            stopped = "budget" if self._error is None else "error"
         finally:
             if self._tried:
                 progress.results.append(self._result(stopped))
@@ -172,19 +171,20 @@ class _Search:
             if found.verdict == "pass" or len(attempts) >= most or not self._time_for(rig.servers[0].pace):
                 return True
 
-    def _result(self, stopped: Literal["budget", "interrupted"] | None) -> RateResult:
+    def _result(self, stopped: Stopped) -> RateResult:
         verdicts = self._verdicts()
         found = answer(verdicts, stopped=stopped, resolved=self._next() is None)
         missed = self._tried.get(found.smallest_miss or 0)
+        disturbed = missed is not None and quietest(missed).disturbed
         return RateResult(
             tps=self._tps,
             workers=self._workers,
             measured_at=now_iso(),
             streams=found.streams,
-            at_least=found.at_least,
+            at_least=found.at_least or disturbed,
             limit=found.limit,
             smallest_miss=found.smallest_miss,
-            disturbed=missed is not None and quietest(missed).disturbed,
+            disturbed=disturbed,
             pinned=split_cores(usable_cores(), self._workers) is not None,
             error=self._error[1] if self._error else None,
             probes=[f for attempts in self._tried.values() for f in attempts],

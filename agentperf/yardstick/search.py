@@ -7,7 +7,8 @@ from msgspec import Struct
 
 Verdict = Literal["pass", "fail", "server"]
 """Of a probe: within the bounds; the client beyond one; the reference server could not hold the pace."""
-Limit = Literal["client", "server", "max-streams", "budget", "interrupted"]
+Limit = Literal["client", "server", "max-streams", "budget", "error", "interrupted"]
+Stopped = Literal["budget", "error", "interrupted"]
 """What keeps the answer from being larger."""
 
 
@@ -50,7 +51,7 @@ def next_level(tried: Mapping[int, Verdict], start: int, max_streams: int, resol
     return middle if low < middle < high else None
 
 
-def answer(tried: Mapping[int, Verdict], *, stopped: Literal["budget", "interrupted"] | None, resolved: bool) -> Answer:
+def answer(tried: Mapping[int, Verdict], *, stopped: Stopped | None, resolved: bool) -> Answer:
     """What the levels tried so far say. `stopped` names why the search ended before it was `resolved`."""
     low, high = bracket(tried)
     if not resolved and stopped is not None:
