@@ -21,8 +21,11 @@ from agentperf.wire.chat_quick import STRETCH_READS, plain_stretch
 from agentperf.wire.chat_text import answer_begin, answer_ns, answer_text, sound
 from agentperf.wire.chat_usage import usage_of_stream
 from agentperf.wire.exchange import Exchange
-from agentperf.wire.outcome import Outcome
+from agentperf.wire.outcome import HIDDEN_REASONING, Outcome
 from agentperf.wire.sse import SseDecoder, SseError, SseEvent
+
+NOT_A_STREAM = "answered with one JSON object instead of a stream"
+"""Note on such a reply."""
 
 _NOT_FINISHED = frozenset({"null", "none"})
 """Words that some servers send as finish_reason of every event."""
@@ -353,7 +356,7 @@ def fold_steps(exchange: Exchange) -> Generator[None, None, Outcome]:
     try:
         if (body := _json_body(x)) is not None:
             state.event(SseEvent(body, complete=x.error_class is None), x.stamps[-1])
-            plain = "answered with one JSON object instead of a stream"
+            plain = NOT_A_STREAM
         else:
             yield from _read_events(x, state)
     except SseError as error:
@@ -428,7 +431,7 @@ def _fill(out: Outcome, state: _Fold) -> None:
         out.notes.append("the last count of output tokens came before the last output: not used")
     if out.reasoning_tokens and stamps and not state.reasoned and answer_begin("".join(state.text)) == 0:
         out.hidden_tokens = out.reasoning_tokens
-        out.notes.append("reasoning tokens are counted but not streamed: left out of speed")
+        out.notes.append(HIDDEN_REASONING)
 
 
 def _judge(x: Exchange, out: Outcome, state: _Fold, *, whole_json: bool) -> None:

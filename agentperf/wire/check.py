@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from agentperf.errors import AuthError, EndpointError
 from agentperf.wire import failures
 from agentperf.wire.chat import PATH, BodySettings, OutputMode
+from agentperf.wire.chat_fold import NOT_A_STREAM
 from agentperf.wire.client import TransportName, open_caller
 from agentperf.wire.count import ask
 from agentperf.wire.endpoint import Endpoint, Limits
@@ -34,6 +35,8 @@ _LONG_BUDGET_S = 15.0
 """The longer trial of ignore_eos is made only where it takes less than this, by the speed of the short one."""
 
 _PROMPT = [{"role": "user", "content": "Reply with one word only: yes"}]
+
+_REFUSING = (400, 422)
 
 IgnoreEos = Literal["honoured", "ignored", "refused", "unknown"]
 
@@ -113,6 +116,8 @@ async def check(
         on_step("ignore_eos")
         forced, ignore_eos = await _try_ignore_eos(caller, settings, first)
         seen = [outcome for outcome in (first, forced) if outcome is not None]
+        if NOT_A_STREAM in first.notes:
+            notes.append("the server does not stream: TTFT is the time of the whole reply, and there is no speed")
         if first.prompt_tokens is None:
             notes.append("the server sends no usage: token counts are estimates")
         return Capabilities(
@@ -162,17 +167,25 @@ async def _context(
 async def _first_request(
     caller: Caller, endpoint: Endpoint, model: str, known: list[str]
 ) -> tuple[BodySettings, Outcome]:
-    """One real request; a field that the server names in a 4xx is replaced or left out, and it is asked again."""
+    """One real request; a field that the server refuses is replaced or left out, and it is asked again.
+
+    A refusal that names no field is answered by trying without each of the two fields that old and new servers dispute.
+    Where nothing helps, the first refusal is the error.
+    """
     settings = BodySettings(model, output="max")
-    for attempt in range(4):
-        outcome = await ask(caller, settings, _PROMPT, (), SHORT_BUDGET, f"check-{attempt}")
+    tried = [settings]
+    refused: Outcome | None = None
+    while True:
+        outcome = await ask(caller, settings, _PROMPT, (), SHORT_BUDGET, f"check-{len(tried) - 1}")
         if _usable(outcome):
             return settings, outcome
-        adapted = adapt(settings, outcome)
-        if adapted is None:
-            raise refusal(outcome, endpoint, model, known)
-        settings = adapted
-    raise refusal(outcome, endpoint, model, known)
+        refused = refused or outcome
+        adapted = [adapt(settings, outcome), *(_guesses(tried[0], outcome) if _names_nothing(refused) else ())]
+        following = next((one for one in adapted if one is not None and one not in tried), None)
+        if following is None:
+            raise refusal(refused if _names_nothing(refused) else outcome, endpoint, model, known)
+        settings = following
+        tried.append(settings)
 
 
 def _usable(outcome: Outcome) -> bool:
@@ -184,15 +197,33 @@ def _usable(outcome: Outcome) -> bool:
 def adapt(settings: BodySettings, outcome: Outcome) -> BodySettings | None:
     """Settings without the field that a 400 or 422 complains of; None when there is nothing to change."""
     text = (outcome.error or "").lower()
-    if outcome.status not in (400, 422):
+    if outcome.status not in _REFUSING or outcome.error_class == failures.CONTEXT_OVERFLOW:
         return None
     if "max_completion_tokens" in text and "max_tokens" in text and settings.max_tokens_field == "max_tokens":
         return replace(settings, max_tokens_field="max_completion_tokens")
-    if re.search(r"stream_options|include_usage", text) and settings.include_usage:
+    if re.search(r"stream_?options|include_?usage", text) and settings.include_usage:
         return replace(settings, include_usage=False)
-    if "max_tokens" in text and settings.max_tokens_field == "max_tokens":
+    if re.search(r"max_?tokens", text) and settings.max_tokens_field == "max_tokens":
         return replace(settings, max_tokens_field="max_completion_tokens")
     return None
+
+
+def _names_nothing(outcome: Outcome) -> bool:
+    """A refusal in general terms: perhaps of a field, perhaps of something else."""
+    named = re.search(r"max_|stream|usage|ignore_?eos|model", (outcome.error or "").lower())
+    return outcome.status in _REFUSING and outcome.error_class == failures.HTTP_4XX and not named
+
+
+def _guesses(first: BodySettings, outcome: Outcome) -> list[BodySettings]:
+    """What to try where a refusal does not say what it is about."""
+    if outcome.status not in _REFUSING:
+        return []
+    plain = replace(first, include_usage=False)
+    return [
+        plain,
+        replace(first, max_tokens_field="max_completion_tokens"),
+        replace(plain, max_tokens_field="max_completion_tokens"),
+    ]
 
 
 async def _try_ignore_eos(caller: Caller, settings: BodySettings, control: Outcome) -> tuple[Outcome | None, IgnoreEos]:
@@ -266,7 +297,8 @@ async def _ready(
     known = [m.id for m in listing.models]
     outcome = await ask(caller, BodySettings(entry.id, output="max"), _PROMPT, (), 1, "check-ready")
     # Complaints about fields are for the check proper; here it matters only that the server generates.
-    if not _usable(outcome) and outcome.prompt_tokens is None and adapt(BodySettings(entry.id), outcome) is None:
+    about_fields = adapt(BodySettings(entry.id), outcome) is not None or _names_nothing(outcome)
+    if not _usable(outcome) and outcome.prompt_tokens is None and not about_fields:
         raise refusal(outcome, endpoint, entry.id, known)
 
 

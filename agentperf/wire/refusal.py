@@ -13,6 +13,7 @@ _REMEDIES = {
     failures.TLS: "give its CA with --ca-file FILE, or use --insecure to skip the check",
     failures.CLIENT_ERROR: "raise the limit of open files (ulimit -n) or close other programs",
 }
+COMPRESSION_REMEDY = "turn compression off in the server, or in the proxy before it"
 LOG_REMEDY = "look at the server's log"
 PATH_REMEDY = "check the path of --endpoint: for most servers it ends in /v1"
 
@@ -51,6 +52,8 @@ def refusal(outcome: Outcome, endpoint: Endpoint, model: str, known_models: list
         return not_the_api(endpoint, text)
     if kind == failures.HTTP_4XX and outcome.status in (405, 501):
         return not_the_api(endpoint, text)
+    if kind == failures.CONTENT_ENCODING:
+        return ProtocolError(f"the endpoint's answers cannot be read: {text.partition(';')[0]}", COMPRESSION_REMEDY)
     if kind == failures.FIRST_BYTE_TIMEOUT:
         return EndpointError(f"the endpoint hangs: {text} of a short chat request", LOG_REMEDY)
     if kind == failures.RATE_LIMITED:

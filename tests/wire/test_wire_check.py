@@ -1,5 +1,6 @@
 """The capability check against scripted servers: what it finds, and one line with a remedy for whatever is wrong."""
 
+import gzip
 import json
 import ssl
 import time
@@ -155,6 +156,77 @@ async def test_what_is_found(switches: dict[str, Any], expected: dict[str, Any])
     assert sent.ignore_eos == (found.ignore_eos != "refused")
     assert (sent.include_usage, sent.max_tokens_field) == (found.stream_options, found.max_tokens_field)
     assert found.best_output == ("exact" if found.ignore_eos == "honoured" else "max")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("refused_fields", "says", "expected"),
+    [
+        # Words of several servers, each about one field.
+        (("stream_options",), "Extra inputs are not permitted: body -> stream_options", (False, "max_tokens")),
+        (("stream_options",), "Unrecognized request argument supplied: streamOptions", (False, "max_tokens")),
+        (("max_tokens",), "max_tokens is not supported, use max_completion_tokens", (True, "max_completion_tokens")),
+        (("max_tokens",), "unknown field `max_tokens`", (True, "max_completion_tokens")),
+        # And words that name none.
+        (("stream_options",), "invalid request body", (False, "max_tokens")),
+        (("max_tokens",), "Bad Request", (True, "max_completion_tokens")),
+        (("max_tokens", "stream_options"), "", (False, "max_completion_tokens")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("status", [400, 422])
+async def test_servers_that_refuse_fields(
+    refused_fields: tuple[str, ...], says: str, expected: tuple[bool, str], status: int
+) -> None:
+    fake = Fake(chat=lambda body: bad(says, status) if set(refused_fields) & body.keys() else None)
+    found = await checked(fake)
+    assert (found.stream_options, found.max_tokens_field) == expected
+    assert len(fake.bodies) <= 6
+    assert found.ignore_eos == "honoured"
+    waited = await checked(Fake(chat=fake.chat), wait_s=10)
+    assert waited.settings("exact") == found.settings("exact")
+
+
+@pytest.mark.anyio
+async def test_a_refusal_that_nothing_helps_against_is_told_as_it_was_first() -> None:
+    count = 0
+
+    def refuse(_: dict[str, Any]) -> Reply:
+        nonlocal count
+        count += 1
+        return bad(f"refused for the {count}. time")
+
+    await refused(Fake(chat=refuse), EndpointError, "refused for the 1. time")
+    assert count == 4
+    count = 0
+    overflow = Fake(chat=lambda _: bad("max_tokens: prompt exceeds the maximum context length"))
+    await refused(overflow, EndpointError, "context_overflow")
+    assert len(overflow.bodies) == 1
+    named = Fake(chat=lambda _: bad("the model is not loaded"))
+    await refused(named, ModelError, "not loaded")
+    assert len(named.bodies) == 1
+
+
+@pytest.mark.anyio
+async def test_server_that_does_not_stream() -> None:
+    whole = json_reply(
+        b'{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}],'
+        b'"usage":{"prompt_tokens":9,"completion_tokens":1}}'
+    )
+    found = await checked(Fake(chat=lambda _: whole))
+    assert any("does not stream" in note for note in found.notes)
+
+
+@pytest.mark.anyio
+async def test_compressed_answers() -> None:
+    """gzip is read, with its usage; what cannot be read is told with the remedy."""
+    parts = chunk({"content": "x"}, "stop") + sse(
+        {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+    )
+    kind = ("Content-Type", "text/event-stream")
+    packed = Reply([Step(gzip.compress(parts + b"data: [DONE]\n\n"))], 200, [kind, ("Content-Encoding", "gzip")])
+    assert (await checked(Fake(chat=lambda _: packed))).usage
+    brotli = Reply([Step(b"\x0b\x02\x80abc\x03")], 200, [kind, ("Content-Encoding", "br")])
+    await refused(Fake(chat=lambda _: brotli), ProtocolError, "compressed with 'br'", "turn compression off")
 
 
 @pytest.mark.anyio
