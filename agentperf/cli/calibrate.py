@@ -148,10 +148,29 @@ def _say_plan(settings: "Settings", out: "Console") -> None:
 
 def _say_probe(f: "Figures", out: "Console") -> None:
     style = {"pass": "green", "fail": "red", "server": "yellow"}[f.verdict]
-    why = f": {'; '.join(f.reasons)}" if f.reasons else ""
-    others = f"  (other work: {f.other_cores:.2f} cores)" if f.disturbed and f.other_cores is not None else ""
-    text = f"TTFT error p99 {_ms(f.ttft_error_p99_ms)}, speed error p99 {_percent(f.speed_error_p99)}"
-    out.print(f"{f.tps:g} tok/s  {f.workers} x  {f.level:>5} streams  [{style}]{f.verdict}[/]  {text}{why}{others}")
+    facts = [
+        f"TTFT error p99 {_ms(f.ttft_error_p99_ms)}",
+        f"speed error p99 {_percent(f.speed_error_p99)}",
+        f"{f.requests} requests",
+        f"in flight {f.in_flight:,.1f}",
+        f"{_us(f.us_per_event)}/event",
+        f"{_share(f.cpu_share)} of a core",
+        f"lag {_ms(f.loop_lag_p99_ms)}",
+    ]
+    if f.disturbed and f.other_cores is not None:
+        facts.append(f"other work {f.other_cores:.2f} cores")
+    head = f"{f.tps:g} tok/s  {f.workers} x  {f.level:>5} streams  [{style}]{f.verdict:<6}[/]"
+    out.print(f"{head}  {', '.join(facts)}")
+    for reason in f.reasons:
+        out.print(f"  {reason}", style="dim", markup=False)
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} us"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _ms(value: float | None) -> str:
@@ -194,7 +213,7 @@ def _row(result: "RateResult") -> Sequence[str]:
         f"{best.events_per_s:,.0f}",
         _ms(best.ttft_error_p99_ms),
         _percent(best.speed_error_p99),
-        "-" if best.us_per_event is None else f"{best.us_per_event:.1f} us",
+        _us(best.us_per_event),
         _limit(result),
     ]
 
@@ -217,7 +236,7 @@ def show(found: "Calibration", out: "Console") -> None:
         table.add_row(*_row(result))
     out.print(table)
     for hose in found.firehose:
-        cost = "" if hose.us_per_event is None else f", {hose.us_per_event:.1f} us of CPU each"
+        cost = "" if hose.us_per_event is None else f", {_us(hose.us_per_event)} of CPU each"
         out.print(
             f"firehose, {hose.workers} load process(es), {hose.streams} streams:"
             f" {hose.events_per_s:,.0f} events/s{cost}",

@@ -32,7 +32,9 @@ def _command(cache: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Calibration, Path]:
     """A real calibration that ends with its first probe: four streams at most."""
     cache = tmp_path_factory.mktemp("cache")
-    command, environment = _command(cache, "--rates", "50", "--max-streams", "4", "--window", "1s", "--json")
+    command, environment = _command(
+        cache, "--rates", "50", "--max-streams", "4", "--window", "1s", "--budget", "1s", "--json"
+    )
     done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
     assert done.returncode in (0, 3), done.stderr.decode()
     found = msgspec.json.decode(done.stdout, type=Calibration)
