@@ -41,6 +41,9 @@ SUSPECT_SHARE = 0.05
 """From this share of buffered replies on, a level is suspect: a p95 can rest on them alone."""
 FASTEST = 20_000.0
 """tok/s: no request decodes as fast."""
+LATE_SPAN = 0.5
+PACE = 0.8
+"""A first burst was made at no less than this part of the pace of the whole request, its wait included."""
 
 Ints = NDArray[np.int64]
 
@@ -154,7 +157,8 @@ class Bounds(NamedTuple):
     speed_high: float
     """(n - n1) / (last - first visible - the pause before the last burst); `FASTEST` where too much came at once."""
     ttft_low: float
-    """TTFT less the time that the tokens of the first burst take at the pace of the whole request."""
+    """TTFT less the time that the tokens of the first burst take at 0.8 times the pace of the whole request. Zero where
+    too much came at once, or all of it within the last half of the request: then it may have been ready long before."""
     ttfo_low: float
     itl_low: float
     itl_high: float
@@ -167,7 +171,7 @@ def bounds_of(record: Record) -> Bounds | None:
         return None
     n1 = min(float(n), record.first_event_tokens or 1.0)
     low = (n - 1) / e2e
-    held = e2e * n1 / n
+    held = _first_held_s(record, n, n1, e2e)
     high = max(low, min(FASTEST, _speed_high(record, n, n1)))
     return Bounds(
         speed_low=low,
@@ -177,6 +181,14 @@ def bounds_of(record: Record) -> Bounds | None:
         itl_low=1 / high,
         itl_high=1 / low,
     )
+
+
+def _first_held_s(record: Record, n: int, n1: float, e2e_s: float) -> float:
+    """How long the first burst can have been held back, in s; no longer than all of the request."""
+    span_ns = (record.last_visible_ns or 0) - (record.first_visible_ns or 0)
+    if n1 > LEADING_SHARE * n or span_ns < LATE_SPAN * e2e_s * 1e9:
+        return e2e_s
+    return e2e_s * n1 / n / PACE
 
 
 def _speed_high(record: Record, n: int, n1: float) -> float:
