@@ -36,7 +36,7 @@ class EngineDriver:
 
     def abort(self, job: Job) -> None:
         """The client of a job has gone."""
-        self.engine.abort(job)
+        self.engine.abort(job, self._now_s())
         self._arm()
 
     def close(self) -> None:

@@ -178,7 +178,7 @@ class _World:
     """N agents in closed loop on one engine, driven by a heap of events."""
 
     def __init__(self, profile: Profile, trees: list[_Tree], agents: int, seed: int, spread_s: float) -> None:
-        self.engine = Engine(profile, seed)
+        self.engine = Engine(profile, seed, each_token=False)
         self._trees = trees
         self._random = random.Random(f"truth {seed} {agents}")
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -266,9 +266,8 @@ class _World:
         result = self.engine.advance()
         if result is None:
             return
-        gauges = self.engine.gauges()
-        self.steps += 1
-        self.running_sum += gauges.running
+        self.steps += result.steps
+        self.running_sum += result.steps * result.running
         for emission in result.emissions:
             if emission.finished:
                 self._ended(emission.job.sink)
@@ -291,9 +290,11 @@ class Workload:
         warm_s = seconds / 4 if warmup_s is None else warmup_s
         world = _World(self.profile, self._trees, agents, seed, spread_s=min(10.0, warm_s / 2))
         world.run_until(warm_s)
+        world.engine.settle(warm_s)
         before, written = len(world.jobs), world.engine.counters.generation_tokens
         world.steps = world.running_sum = 0
         world.run_until(warm_s + seconds)
+        world.engine.settle(warm_s + seconds)
         written = world.engine.counters.generation_tokens - written
         running = world.running_sum / max(1, world.steps)
         jobs = world.jobs[before:]

@@ -186,17 +186,17 @@ def test_abort_frees_blocks_at_any_time() -> None:
     engine = Engine(plain(max_running=2))
     jobs = [engine.submit(request(str(i), 100, 50), 0.0) for i in range(3)]
     engine.advance()
-    engine.abort(jobs[0])  # in prefill
-    engine.abort(jobs[2])  # in the queue
+    engine.abort(jobs[0], 0.0)  # in prefill
+    engine.abort(jobs[2], 0.0)  # in the queue
     engine.advance()
     engine.advance()
     assert jobs[1].state == "decode"
-    engine.abort(jobs[1])
+    engine.abort(jobs[1], 1.0)
     assert engine.gauges().kv_usage == 0.0
     assert engine.gauges().running == engine.gauges().waiting == 0
     assert drain(engine)[-1].emissions == []
     assert engine.counters.finished["abort"] == 3
-    engine.abort(jobs[1])
+    engine.abort(jobs[1], 1.0)
     assert engine.counters.finished["abort"] == 3
 
 
@@ -293,12 +293,16 @@ def _play_out(profile: Profile, load: list[tuple[int, int, float, int, bool]], s
         assert engine.pool.resident <= engine.pool.capacity
         assert engine.gauges().running <= profile.max_running
         running = [job for job in jobs if job.state in ("prefill", "decode")]
-        assert engine.pool.private == sum(job.private for job in running)
+        pinned = {job.order: job.holding.count if job.holding else 0 for job in running}
+        assert all(len(job.holding.names) == pinned[job.order] for job in running if job.holding)
         decoding = [job for job in running if job.state == "decode"]
-        assert engine._kv_tokens == sum(job.request.prompt_tokens + job.generated for job in decoding)
-        # Blocks are there before they are written to: after a step, all of its tokens but the newest of each job.
-        assert all(job.room >= job.request.prompt_tokens + job.generated + job.gain - 1 for job in decoding)
-        assert all(job.room == (len(job.pinned) + job.private) * block for job in running)
+        assert engine._kv_tokens == sum(job.request.prompt_tokens + engine.written(job) for job in decoding)
+        # Blocks are there before they are written to: in a step, room for all tokens of a job but the newest.
+        room = {job.order: engine.held(job) for job in running}
+        room.update(
+            {j.order: -(-(j.request.prompt_tokens + engine.written(j) + j.gain - 1) // block) for j in decoding}
+        )
+        assert engine.pool.private == sum(room.values()) - sum(pinned.values())
         assert 0 <= engine.gauges().kv_usage <= 1
         if result is not None:
             assert result.end_s > result.start_s
@@ -308,15 +312,15 @@ def _play_out(profile: Profile, load: list[tuple[int, int, float, int, bool]], s
                 log.append((result.end_s, tokens))
                 assert finished == (got[job.order] == job.request.output_tokens)
             for job in jobs:
-                if job.sink and job.generated > job.request.output_tokens // 2:
-                    engine.abort(job)
+                if job.sink and engine.written(job) > job.request.output_tokens // 2:
+                    engine.abort(job, clock)
     for job in jobs:
         assert job.state in ("done", "aborted")
         if job.state == "done":
-            assert got[job.order] == job.request.output_tokens == job.generated
+            assert got[job.order] == job.request.output_tokens == job.written
     counters = engine.counters
     assert sum(counters.finished.values()) == len(load)
-    assert counters.generation_tokens == sum(job.generated for job in jobs)
+    assert counters.generation_tokens == sum(job.written for job in jobs)
     assert counters.prompt_tokens == sum(j.request.prompt_tokens for j in jobs if j.first_s is not None)
     assert counters.prefix_queries == sum(j.request.prompt_tokens for j in jobs if j.admitted_s is not None)
     assert engine.pool.in_use == 0
