@@ -1,6 +1,7 @@
 """Figures of the accuracy benchmark: what a client says of its requests, joined with what the server logged of them."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,9 @@ from benchmarks.truth import TruthRow
 
 TTFT_BOUND_MS = 5.0
 SPEED_BOUND = 0.005
+CPU_BOUND = 1.5
+"""agentperf's CPU per event over that of the bare protocol, in the same run."""
+IN_FLIGHT_BOUND = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,8 @@ class Said:
     t0_ns: int
     first_ns: int | None
     last_ns: int | None
-    events: int
-    """Events with text that it received."""
+    events: int | None
+    """Events with text that it received; None for a client that does not count: the server's log does."""
     speed_tps: float | None
     end_ns: int
     ok: bool
@@ -36,7 +40,7 @@ class Run:
     close_ns: int
     said: list[Said]
     cpu_s: float
-    """CPU time of the client's process in the window."""
+    """CPU time of all processes of the client in the window."""
     others: float | None
     """Cores that other work on the machine used meanwhile; None where it is not known."""
 
@@ -53,8 +57,12 @@ class Figures:
     """Requests, of the whole run, that the server's log does not have."""
     ttft_ms: tuple[float, float, float]
     """p50, p99, max of |client's stamp of the first token - the server's|."""
+    reported_ms: tuple[float, float]
+    """p50, p99 of the TTFT that the client reports, of the same requests."""
     speed: tuple[float, float]
     """p50, p99 of |client's speed / the server's - 1|."""
+    bias: float
+    """Median of client's speed / the server's - 1, with its sign."""
     upload_ms: float
     """p99 of server's receipt of the whole request - client's t0: a part of TTFT that no token stamp shows."""
     in_flight: float
@@ -106,21 +114,27 @@ def in_flight(rows: Sequence[TruthRow], open_ns: int, close_ns: int, now_ns: int
     return held / (close_ns - open_ns)
 
 
-def events_in(said: Sequence[Said], open_ns: int, close_ns: int) -> float:
+def events_in(said: Sequence[Said], log: Mapping[str, TruthRow], open_ns: int, close_ns: int) -> float:
     """Events that the client received in the window, those of a stream spread evenly between its first and last one."""
     total = 0.0
     for s in said:
         if s.first_ns is None or s.last_ns is None:
             continue
+        events = s.events if s.events is not None else log[s.id].chunks if s.id in log else 0
         if s.last_ns > s.first_ns:
-            total += s.events * overlap(s.first_ns, s.last_ns, open_ns, close_ns) / (s.last_ns - s.first_ns)
+            total += events * overlap(s.first_ns, s.last_ns, open_ns, close_ns) / (s.last_ns - s.first_ns)
         elif open_ns <= s.first_ns < close_ns:
-            total += s.events
+            total += events
     return total
 
 
-def _percentile(values: Sequence[float], p: float) -> float:
-    return float(np.percentile(np.abs(np.asarray(values)), p)) if len(values) else float("nan")
+def percentile(values: Sequence[float], p: float) -> float:
+    """Of the values themselves; nan without any."""
+    return float(np.percentile(np.asarray(values), p)) if len(values) else math.nan
+
+
+def _size(values: Sequence[float], p: float) -> float:
+    return percentile([abs(v) for v in values], p)
 
 
 def figures(run: Run, log: Mapping[str, TruthRow]) -> Figures:
@@ -128,22 +142,25 @@ def figures(run: Run, log: Mapping[str, TruthRow]) -> Figures:
     window = [s for s in run.said if run.open_ns <= s.t0_ns < run.close_ns]
     matched = [(s, log[s.id]) for s in window if s.id in log]
     pairs = [(s, row) for s, row in matched if s.ok and row.outcome == "ok"]
-    events = events_in(run.said, run.open_ns, run.close_ns)
+    events = events_in(run.said, log, run.open_ns, run.close_ns)
     ttft, speed = ttft_errors_ms(pairs), speed_errors(pairs)
+    reported = [(s.first_ns - s.t0_ns) / 1e6 for s, _ in pairs if s.first_ns is not None]
     last_ns = max((s.end_ns for s in run.said), default=run.close_ns)
     return Figures(
         client=run.client,
         requests=len(pairs),
         lost=len(window) - min(len(ttft), len(speed)),
         unmatched=sum(s.id not in log for s in run.said),
-        ttft_ms=(_percentile(ttft, 50), _percentile(ttft, 99), _percentile(ttft, 100)),
-        speed=(_percentile(speed, 50), _percentile(speed, 99)),
-        upload_ms=_percentile([(row.t_recv - s.t0_ns) / 1e6 for s, row in pairs], 99),
+        ttft_ms=(_size(ttft, 50), _size(ttft, 99), _size(ttft, 100)),
+        reported_ms=(percentile(reported, 50), percentile(reported, 99)),
+        speed=(_size(speed, 50), _size(speed, 99)),
+        bias=percentile(speed, 50),
+        upload_ms=_size([(row.t_recv - s.t0_ns) / 1e6 for s, row in pairs], 99),
         in_flight=in_flight(list(log.values()), run.open_ns, run.close_ns, last_ns),
         wanted=run.streams,
-        us_per_event=run.cpu_s * 1e6 / events if events else float("nan"),
+        us_per_event=run.cpu_s * 1e6 / events if events else math.nan,
         events_per_s=events * 1e9 / (run.close_ns - run.open_ns),
-        server_late_ms=_percentile([(row.t_first - row.s_first) / 1e6 for _, row in pairs], 99),
+        server_late_ms=_size([(row.t_first - row.s_first) / 1e6 for _, row in pairs], 99),
         others=run.others,
     )
 
@@ -153,51 +170,61 @@ def quietest(rounds: Sequence[Sequence[Figures]]) -> int:
     return min(range(len(rounds)), key=lambda i: max((f.others or 0.0 for f in rounds[i]), default=0.0))
 
 
-# -- a table
-
-HEADERS = (
-    "client", "TTFT error p50", "p99", "max", "speed error p50", "p99", "upload p99", "in flight / wanted",
-    "events/s", "CPU per event", "requests", "lost", "server late p99", "other work",
-)  # fmt: skip
+# -- tables
 
 
-def _ms(value: float) -> str:
-    return f"{value:.2f} ms" if value < 100 else f"{value:,.0f} ms"
-
-
-def _cells(f: Figures) -> list[str]:
-    others = "?" if f.others is None else f"{f.others:.2f} cores"
-    return [
-        f.client, _ms(f.ttft_ms[0]), _ms(f.ttft_ms[1]), _ms(f.ttft_ms[2]), f"{f.speed[0]:.3%}", f"{f.speed[1]:.3%}",
-        _ms(f.upload_ms), f"{f.in_flight:.1f} / {f.wanted}", f"{f.events_per_s:,.0f}", f"{f.us_per_event:.0f} us",
-        str(f.requests), str(f.lost + f.unmatched), _ms(f.server_late_ms), others,
-    ]  # fmt: skip
-
-
-def _ratio(a: float, b: float) -> str:
-    return f"{a / b:,.3g}x" if b > 0 else "-"
-
-
-def ratios(ours: Figures, other: Figures) -> list[str]:
-    """The other client's figures over ours, where a ratio says something."""
-    ttft = [_ratio(a, b) for a, b in zip(other.ttft_ms, ours.ttft_ms, strict=True)]
-    speed = [_ratio(a, b) for a, b in zip(other.speed, ours.speed, strict=True)]
-    name = f"{other.client} / {ours.client}"
-    upload = _ratio(other.upload_ms, ours.upload_ms)
-    in_flight_ = _ratio(other.in_flight, ours.in_flight)
-    events, cpu = _ratio(other.events_per_s, ours.events_per_s), _ratio(other.us_per_event, ours.us_per_event)
-    return [name, *ttft, *speed, upload, in_flight_, events, cpu, "", "", "", ""]
-
-
-def table(found: Sequence[Figures]) -> str:
-    """Markdown, columns lined up; with two clients a row of ratios (second over first) below."""
-    rows = [_cells(f) for f in found]
-    if len(found) == 2:
-        rows.append(ratios(found[0], found[1]))
-    widths = [max(len(row[i]) for row in [list(HEADERS), *rows]) for i in range(len(HEADERS))]
-    lines = [
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |"
-        for row in [list(HEADERS), *rows]
-    ]
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table, the first row its head, columns lined up."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
     lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     return "\n".join(lines)
+
+
+def ms(value: float) -> str:
+    """Milliseconds, to the hundredth below 100."""
+    return f"{value:.2f} ms" if abs(value) < 100 else f"{value:,.0f} ms"
+
+
+def ratio(other: float, ours: float) -> str:
+    """`12x`, or a dash where it would say nothing."""
+    return f"{other / ours:,.3g}x" if ours > 0 and math.isfinite(other) else "-"
+
+
+def share(value: float) -> str:
+    """A share as a percentage: three digits behind the point below 10 %."""
+    return f"{value:.3%}" if abs(value) < 0.1 else f"{value:.1%}"
+
+
+LINES: tuple[tuple[str, Callable[[Figures], str], Callable[[Figures], float] | None], ...] = (
+    ("TTFT error p50", lambda f: ms(f.ttft_ms[0]), lambda f: f.ttft_ms[0]),
+    ("TTFT error p99", lambda f: ms(f.ttft_ms[1]), lambda f: f.ttft_ms[1]),
+    ("TTFT error max", lambda f: ms(f.ttft_ms[2]), lambda f: f.ttft_ms[2]),
+    ("TTFT reported p50 / p99", lambda f: f"{f.reported_ms[0]:,.0f} / {f.reported_ms[1]:,.0f} ms", None),
+    ("speed error p50", lambda f: share(f.speed[0]), lambda f: f.speed[0]),
+    ("speed error p99", lambda f: share(f.speed[1]), lambda f: f.speed[1]),
+    ("speed bias (median)", lambda f: f"{f.bias:+.3%}", None),
+    ("upload p99", lambda f: ms(f.upload_ms), lambda f: f.upload_ms),
+    ("in flight / wanted", lambda f: f"{f.in_flight:,.1f} / {f.wanted:,}", lambda f: f.in_flight),
+    ("events/s", lambda f: f"{f.events_per_s:,.0f}", lambda f: f.events_per_s),
+    ("CPU per event", lambda f: f"{f.us_per_event:.1f} us", lambda f: f.us_per_event),
+    ("requests", lambda f: f"{f.requests:,}", None),
+    ("lost", lambda f: f"{f.lost + f.unmatched:,}", None),
+    ("server late p99", lambda f: ms(f.server_late_ms), None),
+    ("other work", lambda f: "?" if f.others is None else f"{f.others:.2f} cores", None),
+)
+
+
+def table(found: Sequence[Figures], lines: Sequence[str] | None = None) -> str:
+    """Markdown, a column for each client; behind each figure of the others its ratio to the first one's."""
+    ours = found[0]
+    rows = [["", *(f.client for f in found)]]
+    for name, text, value in LINES:
+        if lines is not None and name not in lines:
+            continue
+        cells = [text(ours)]
+        for other in found[1:]:
+            behind = f" ({ratio(value(other), value(ours))})" if value is not None else ""
+            cells.append(text(other) + behind)
+        rows.append([name, *cells])
+    return markdown(rows)

@@ -10,10 +10,11 @@ import os
 import selectors
 import shutil
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+from benchmarks.cores import cpu_of
 
 VARIABLE = "AGENTPERF_TRUTHSERVER"
 """Environment variable with the path of the server's source (`.c`) or binary."""
@@ -43,13 +44,20 @@ class TruthRow:
     """The deadline that `t_first` should have met; the difference is the server's own lateness."""
     s_last: int
     tokens: int
+    chunks: int
+    """Events with text that it sent."""
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens of the first event; a reply here is a multiple of the tokens of an event."""
+        return self.tokens // self.chunks if self.chunks else self.tokens
 
     @property
     def speed_tps(self) -> float | None:
-        """(tokens - 1) / (t_last - t_first) in tok/s; None for a reply that was not complete or had one token."""
-        if self.outcome != "ok" or self.tokens < 2 or self.t_last <= self.t_first:
+        """(tokens - those of the first event) / (t_last - t_first) in tok/s; None without two events or an end."""
+        if self.outcome != "ok" or self.chunks < 2 or self.t_last <= self.t_first:
             return None
-        return (self.tokens - 1) * 1e9 / (self.t_last - self.t_first)
+        return (self.tokens - self.first_tokens) * 1e9 / (self.t_last - self.t_first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +106,26 @@ def build(source: Path, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def truth_server(
-    binary: Path, log: Path, *, ttft_ms: float, tps: float, tokens: int, core: int | None, lifetime_s: float
+    binary: Path,
+    log: Path,
+    *,
+    ttft_ms: float,
+    tps: float,
+    tokens: int,
+    core: int | None,
+    lifetime_s: float,
+    tokens_per_event: int = 1,
+    prefix_cache: bool = True,
 ) -> Iterator[TruthServer]:
-    """Run the server on `core` until the context ends, and in no case longer than `lifetime_s`."""
+    """Run the server on `core` until the context ends, and in no case longer than `lifetime_s`.
+
+    Without its model of a prefix cache it does not look at bodies, which saves it time with large ones.
+    """
     options = {"port": 0, "ttft-ms": ttft_ms, "tps": tps, "tokens": tokens, "log": log, "exit-after": lifetime_s}
+    if tokens_per_event != 1:
+        options["tokens-per-chunk"] = tokens_per_event
+    if not prefix_cache:
+        options["cache-ktok"] = 0
     command = [str(binary), *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -140,64 +164,3 @@ def read_log(path: Path) -> dict[str, TruthRow]:
                 raise ValueError(f"the server's log has the request {row.id} twice")
             rows[row.id] = row
     return rows
-
-
-# -- cores and CPU time
-
-
-def two_cores() -> tuple[int | None, int | None]:
-    """(core of the client, core of the server), two different ones; (None, None) where there are not two."""
-    if not hasattr(os, "sched_setaffinity"):
-        return None, None
-    cores = sorted(os.sched_getaffinity(0))
-    return (cores[0], cores[-1]) if len(cores) > 1 else (None, None)
-
-
-@contextlib.contextmanager
-def children_on(core: int | None) -> Iterator[None]:
-    """Children started inside stay on `core`; this process itself may go anywhere again afterwards."""
-    if core is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def cpu_of(pid: int) -> float:
-    """CPU time of a process in s, 0.0 where /proc does not tell."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0.0
-    # The name in parentheses may hold spaces; utime and stime are the 12th and 13th fields behind it.
-    after = text.rpartition(")")[2].split()
-    return (int(after[11]) + int(after[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def machine_cpu_s() -> float | None:
-    """CPU time that all processes of the machine have used since boot, in s; None where /proc does not tell."""
-    try:
-        first = Path("/proc/stat").read_text().partition("\n")[0].split()[1:]
-    except OSError:
-        return None
-    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(v) for v in first[:8])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-class OtherWork:
-    """How many cores the rest of the machine used, on average, since `start`."""
-
-    def __init__(self) -> None:
-        self._machine = machine_cpu_s()
-        self._began = time.monotonic()
-
-    def cores(self, own_cpu_s: Sequence[float]) -> float | None:
-        """CPU time of the machine less that of our own processes, over wall time; None where it is not known."""
-        now = machine_cpu_s()
-        if now is None or self._machine is None:
-            return None
-        return max(0.0, now - self._machine - sum(own_cpu_s)) / (time.monotonic() - self._began)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import accuracy, truth
-from benchmarks.figures import Figures, Run, Said, events_in, figures, in_flight, quietest, table
-from benchmarks.plain_httpx import Row
+from benchmarks import accuracy, clients, truth
+from benchmarks.accuracy import verdicts
+from benchmarks.figures import Figures, Run, Said, events_in, figures, in_flight, quietest, ratio, table
+from benchmarks.load import Row
 from benchmarks.truth import TruthRow, TruthServerError, build, find, read_log
 
 MS = 1_000_000
@@ -20,7 +21,7 @@ def truth_row(name: str, at: int = 10 * S, **changes: object) -> TruthRow:
     fields = {
         "id": name, "outcome": "ok", "t_head": at - MS, "t_recv": at, "t_first": at + 500 * MS,
         "t_last": at + 2500 * MS, "t_done": at + 2500 * MS, "s_first": at + 499 * MS, "s_last": at + 2500 * MS,
-        "tokens": 101,
+        "tokens": 101, "chunks": 101,
     }  # fmt: skip
     return TruthRow(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -104,7 +105,10 @@ def test_events_are_spread_over_their_stream() -> None:
     half = said("a", first_ns=8 * S, last_ns=10 * S, events=100)
     whole = said("b", first_ns=12 * S, last_ns=12 * S, events=7)
     unseen = said("c", first_ns=None)
-    assert events_in([half, whole, unseen], 9 * S, 19 * S) == pytest.approx(57.0)
+    assert events_in([half, whole, unseen], {}, 9 * S, 19 * S) == pytest.approx(57.0)
+    uncounted = said("d", first_ns=12 * S, last_ns=14 * S, events=None)
+    assert events_in([uncounted], {"d": truth_row("d", chunks=40)}, 9 * S, 13 * S) == pytest.approx(20.0)
+    assert events_in([uncounted], {}, 9 * S, 13 * S) == 0
 
 
 def test_the_quietest_round_is_chosen_by_other_work_alone() -> None:
@@ -113,13 +117,53 @@ def test_the_quietest_round_is_chosen_by_other_work_alone() -> None:
     assert quietest(rounds) == 1
 
 
-def test_table_has_a_row_of_ratios() -> None:
+def test_table_has_a_column_for_each_client_with_ratios_to_the_first() -> None:
     ours, other = of([said("a")], [truth_row("a")]), of([said("a", late_ms=20)], [truth_row("a")])
-    lines = table([ours, replace(other, client="y")]).splitlines()
-    assert len(lines) == 5
-    assert lines[-1].startswith("| y / x ")
-    assert "| 10x " in lines[-1]
+    lines = table([ours, replace(other, client="y", us_per_event=500.0)]).splitlines()
+    assert lines[0].split("|")[2].strip() == "x"
+    assert lines[0].split("|")[3].strip() == "y"
+    by_name = {line.split("|")[1].strip(): line for line in lines}
+    assert "| 20.00 ms (10x)" in by_name["TTFT error p99"]
+    assert "| 500.0 us (2.5x)" in by_name["CPU per event"]
+    assert "| 505 / 505 ms " in by_name["TTFT reported p50 / p99"]
+    assert "| +1.000% " in by_name["speed bias (median)"]
     assert len({len(line) for line in lines}) == 1
+    few = table([ours], ["lost"]).splitlines()
+    assert [line.split("|")[1].strip() for line in few[2:]] == ["lost"]
+
+
+def test_a_ratio_that_says_nothing_is_a_dash() -> None:
+    assert ratio(3.0, 2.0) == "1.5x"
+    assert ratio(3.0, 0.0) == ratio(math.nan, 2.0) == "-"
+
+
+def test_verdicts_name_the_bounds_that_apply() -> None:
+    good = of([said("a", late_ms=1, speed=50.0)], [truth_row("a")])
+    ours, two = replace(good, client="agentperf"), replace(good, client="agentperf x 2", ttft_ms=(1.0, 9.0, 9.0))
+    bare = replace(good, client="bare protocol", us_per_event=ours.us_per_event / 1.6)
+    assert [met for _, met in verdicts([ours, two])] == [True, False]
+    assert [met for _, met in verdicts([ours, bare])] == [True, False]
+    assert [met for _, met in verdicts([ours, replace(bare, us_per_event=ours.us_per_event / 1.4)])] == [True, True]
+    # A floor that is not known meets no bound.
+    assert [met for _, met in verdicts([ours, replace(bare, us_per_event=math.nan)])] == [True, False]
+    assert "2 times" not in verdicts([ours, bare])[1][0]
+
+
+@pytest.mark.parametrize(("worse", "missing", "code"), [(1.0, 0, 0), (9.0, 0, 1), (1.0, 1, 2), (9.0, 1, 1)])
+def test_exit_code(worse: float, missing: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    good = replace(of([said("a", late_ms=worse, speed=50.0)], [truth_row("a")]), client="agentperf")
+    assert accuracy.conclude([[good]], ["aiperf: cannot be installed"] * missing) == code
+    shown = capsys.readouterr().out
+    assert ("MISSED" in shown) is (worse > 5)
+    assert ("missing: aiperf" in shown) is bool(missing)
+
+
+def test_speed_of_the_truth_leaves_out_the_first_event() -> None:
+    """25 events of 4 tokens, 24 of them after the first one: 96 tokens in 2 s."""
+    row = truth_row("a", tokens=100, chunks=25)
+    assert row.first_tokens == 4
+    assert row.speed_tps == pytest.approx(48.0)
+    assert truth_row("a", tokens=4, chunks=1).speed_tps is None
 
 
 def test_log_is_read_and_an_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
@@ -136,12 +180,13 @@ def test_log_is_read_and_an_id_that_comes_twice_is_refused(tmp_path: Path) -> No
         read_log(path)
 
 
-def test_a_row_of_plain_httpx() -> None:
+def test_a_row_of_a_peer() -> None:
     row = Row("p", t0=1.0, first=1.5, last=3.5, events=101, tokens=101, end=3.6, ok=True)
-    made = accuracy.said_by_row(row)
+    made = clients.said_by_row(row)
     assert made.first_ns == 1_500_000_000
     assert made.speed_tps == pytest.approx(50.0)
-    assert accuracy.said_by_row(Row("p", t0=1.0, end=2.0)).speed_tps is None
+    assert clients.said_by_row(row, first_tokens=5).speed_tps == pytest.approx(48.0)
+    assert clients.said_by_row(Row("p", t0=1.0, end=2.0)).speed_tps is None
 
 
 def test_without_a_server_it_says_what_to_do(
@@ -165,10 +210,18 @@ def test_a_source_that_does_not_compile_is_told(tmp_path: Path) -> None:
 
 
 def test_the_work_is_bounded() -> None:
-    for words in (["--streams", "0"], ["--seconds", "1000"], ["--tokens", "1"], ["--rounds", "0"], ["--tps", "0"]):
+    for words in (
+        ["--streams", "0"],
+        ["--seconds", "1000"],
+        ["--tokens", "1"],
+        ["--rounds", "0"],
+        ["--tps", "0"],
+        ["--tokens", "101", "--tokens-per-event", "4"],
+    ):
         with pytest.raises(SystemExit) as caught:
             accuracy.main(words)
         assert caught.value.code == 2
     work = accuracy.Work(streams=1, tps=50, ttft_ms=500, tokens=101, seconds=5)
     assert work.stream_s == pytest.approx(2.5)
+    assert replace(work, tokens=104, tokens_per_event=4).stream_s == pytest.approx(2.5)
     assert math.isfinite(work.lifetime_s)
