@@ -176,4 +176,5 @@ def make_record(
         notes="; ".join(out.notes) or None,
         event_offsets_us=pack_offsets(out.visible_ns),
         visible_chars=out.visible_chars or None,
+        ends_session=result.ends_session,
     )

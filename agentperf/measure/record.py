@@ -65,6 +65,8 @@ class Record(Struct, array_like=True, gc=False):
     """Offsets of the visible events from the first one, int32 little-endian, in microseconds."""
     visible_chars: int | None = None
     """Characters of visible output (content, reasoning, tool calls): what a count of tokens can be checked against."""
+    ends_session: bool | None = None
+    """Whether it was the last turn of its session. Null in files of versions that did not say."""
 
 
 COLUMNS: tuple[str, ...] = Record.__struct_fields__

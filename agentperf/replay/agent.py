@@ -187,6 +187,7 @@ class _Play:
                 expected_prompt_tokens=turn.input_tokens,
                 expected_cached_tokens=self._expected_cached(session, turn),
                 target_output_tokens=turn.output_tokens,
+                ends_session=turn is session.turns[-1],
             )
         )
 

@@ -23,3 +23,5 @@ class TurnResult:
     expected_prompt_tokens: int
     expected_cached_tokens: int
     target_output_tokens: int
+    ends_session: bool = False
+    """The last turn of its session."""
