@@ -27,9 +27,9 @@ _COLUMNS: Final = (
 
 NOTE: Final = (
     "Both means are of requests whose first token came between two scrapes of the server's page, at the window's "
-    "opening and at its close. The difference holds network, gateway, client, and tokens that are not visible; a range where "
-    "requests at the edges may be on either side. The server's percentiles are known to their bucket. Running, waiting "
-    "and KV in use are means over time of all scrapes."
+    "opening and at its close. The difference holds network, gateway, client, and tokens that are not visible; it is a "
+    "range where requests at the edges may be on either side. The server's percentiles are known to their bucket. "
+    "Running, waiting and KV in use are means over time of all scrapes."
 )
 
 _NAMES: Final = {
