@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Final
 
-BLOCK: Final = 512
+BLOCK: Final = 1024
 """A block is split at twice this size: an insertion moves at most that many numbers."""
 
 
@@ -61,9 +61,13 @@ class RunningValues:
         """The number at this place of the order, from 0."""
         if not 0 <= rank < self._count:
             raise IndexError(rank)
-        for block in self._blocks:
+        block, place = self._find(rank)
+        return self._blocks[block][place]
+
+    def _find(self, rank: int) -> tuple[int, int]:
+        for number, block in enumerate(self._blocks):
             if rank < len(block):
-                return block[rank]
+                return number, rank
             rank -= len(block)
         raise AssertionError("blocks hold every number")
 
@@ -74,8 +78,9 @@ class RunningValues:
         place = (self._count - 1) * percent / 100
         low = int(place)
         part = place - low
-        below = self.at_rank(low)
+        block, at = self._find(low)
+        below = self._blocks[block][at]
         if part == 0:
             return below
-        above = self.at_rank(low + 1)
+        above = self._blocks[block][at + 1] if at + 1 < len(self._blocks[block]) else self._blocks[block + 1][0]
         return below if below == above else below + (above - below) * part

@@ -12,6 +12,7 @@ from agentperf.measure.metrics import summarise
 from agentperf.measure.record import Record
 from agentperf.measure.running import RunningLevel
 from agentperf.measure.window import WarmUp, WindowSettings, _settled, is_warm
+from agentperf.stats.running import BLOCK
 from agentperf.store.phases import phase_of
 from tests.measure.records import MS, S, failure, record
 from tests.measure.streams import made, seen, timer
@@ -146,7 +147,7 @@ def test_each_batch_is_gone_through_once_and_old_records_never_again() -> None:
         level.speed.percentile(25)
         work.append(level.speed.moves + level.ttft_s.moves + level.send_delay_s.moves - before)
     assert {batch.rounds for batch in fed} == {2}
-    assert max(work) <= 3 * 20 * 1100, "bounded by the batch, whatever was there before"
+    assert max(work) <= 3 * 20 * (2 * BLOCK + 2), "bounded by the batch, whatever was there before"
     assert len(warm_up._last) == 8
 
 
