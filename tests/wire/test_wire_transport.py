@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gzip
 import os
 import socket
 import ssl
@@ -15,7 +16,7 @@ import httpx
 import pytest
 import trustme
 from scripted import Reply, Seen, Server, Step, json_reply, serve
-from wire_scenario import chunk
+from wire_scenario import chunk, sse
 
 from agentperf.wire import chat, failures, timed_connect
 from agentperf.wire.client import OpenCaller, choose_transport, open_caller, proxy_of
@@ -174,18 +175,78 @@ async def test_large_body(kind: str) -> None:
         assert exchange.sent_ns <= exchange.stamps[0]
 
 
+LARGE = b"x" * 20_000_000
+"""More than the buffers of both sides take."""
+
+
+def early(status: int, *headers: tuple[str, str], fault: Any = "", keep_alive: bool = False) -> Reply:
+    """An answer that comes before the body has been read."""
+    body = b'{"error":{"message":"not now"}}'
+    kind = ("Content-Type", "application/json")
+    return Reply([Step(body, 0.0, fault)], status, [kind, *headers], "length", keep_alive=keep_alive, read_body=False)
+
+
 @pytest.mark.anyio
-async def test_early_answer_while_we_still_send(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("reply", "error_class", "notes"),
+    [
+        (early(413), failures.HTTP_4XX, []),
+        (early(429, ("Retry-After", "3")), failures.RATE_LIMITED, ["Retry-After: 3"]),
+        (early(503, fault="close"), failures.OVERLOADED, []),
+        (early(401, keep_alive=True), failures.AUTH, []),
+    ],
+    ids=["413", "429", "503", "401"],
+)
+async def test_early_answer_while_we_still_send(kind: str, reply: Reply, error_class: str, notes: list[str]) -> None:
     """The server refuses before it has read the body, and closes: its answer is what counts, not the broken pipe."""
     if kind == "httpx":
         pytest.skip("httpx loses the answer behind the broken pipe")
-    early = json_reply(b'{"error":{"message":"too large"}}', 413)
-    early = Reply(early.steps, early.status, early.headers, early.framing, keep_alive=False, read_body=False)
-    async with serve(early) as server, calling(server, kind) as caller:
-        exchange = await caller(b"x" * 20_000_000, "r")
+    async with serve(reply) as server, calling(server, kind) as caller:
+        exchange = await caller(LARGE, "r")
         outcome = chat.fold(exchange)
-        assert (outcome.status, outcome.error_class) == (413, failures.HTTP_4XX)
-        assert server.connections == 1
+        assert (outcome.status, outcome.error_class) == (reply.status, error_class)
+        assert outcome.error == f"HTTP {reply.status}: not now" and outcome.notes == notes
+        assert exchange.end_ns >= exchange.stamps[-1]
+        # A connection on which half a body is still under way is not used again.
+        again = await caller(BODY, "r2")
+        assert again.new_connection and server.connections == 2
+
+
+@pytest.mark.anyio
+async def test_whole_stream_while_we_still_send(kind: str) -> None:
+    """A server that answers without having read the whole prompt: the reply counts, the connection does not."""
+    if kind == "httpx":
+        pytest.skip("httpx sends first, and reads then")
+    reply = Reply(OK.steps, read_body=False)
+    async with serve(reply) as server, calling(server, kind) as caller:
+        exchange = await caller(LARGE, "r")
+        assert ok(exchange) and exchange.sent_ns is None
+        assert (await caller(BODY, "r2")).new_connection
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fault", ["rst", "close"])
+async def test_server_gives_up_while_we_still_send(kind: str, fault: Any) -> None:
+    """Without a word of an answer: the connection broke, and a new one is never tried again."""
+    reply = Reply([Step(b"", 0.05, fault)], raw=True, read_body=False)
+    async with serve(reply) as server, calling(server, kind) as caller:
+        exchange = await caller(LARGE, "r")
+        outcome = chat.fold(exchange)
+        assert (outcome.outcome, outcome.error_class) == ("failed", failures.CONNECTION_RESET)
+        assert exchange.stale_retries == 0 and server.connections == 1 and exchange.status is None
+
+
+@pytest.mark.anyio
+async def test_server_that_never_reads_is_a_first_byte_timeout(kind: str) -> None:
+    """The body fills every buffer and no more of it goes out: the wait ends at its limit all the same."""
+    if kind == "httpx":
+        pytest.skip("httpx has no limit on sending that could be told apart")
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        async with calling(f"http://127.0.0.1:{deaf.getsockname()[1]}", kind, Limits(5, 0.3, 5)) as caller:
+            exchange = await caller(LARGE, "r")
+    assert exchange.error_class == failures.FIRST_BYTE_TIMEOUT and exchange.sent_ns is None
 
 
 @pytest.mark.anyio
@@ -261,6 +322,101 @@ async def test_refused_and_unresolvable(kind: str) -> None:
         exchange = await caller(BODY, "r")
     assert exchange.error_class == failures.DNS
     assert "no-such-host.invalid" in (exchange.error or "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("number", "error_class", "says"),
+    [
+        (errno.EHOSTUNREACH, failures.CONNECT_FAILED, "No route to host"),
+        (errno.ENETUNREACH, failures.CONNECT_FAILED, "Network is unreachable"),
+        (errno.ECONNRESET, failures.CONNECT_FAILED, "reset by peer"),
+        (errno.ECONNREFUSED, failures.CONNECT_REFUSED, "nothing listens"),
+        (errno.ETIMEDOUT, failures.CONNECT_TIMEOUT, "no connection to"),
+        (errno.EADDRNOTAVAIL, failures.CLIENT_ERROR, "this machine cannot"),
+        (errno.ENOBUFS, failures.CLIENT_ERROR, "this machine cannot"),
+    ],
+)
+async def test_failures_to_connect_by_class(
+    kind: str, number: int, error_class: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system says, in the words of the record; it cannot be made to say all of it here."""
+    if kind == "httpx":
+        pytest.skip("the same function names it")
+
+    async def failing(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(timed_connect, "_open_one", failing)
+    async with calling("http://127.0.0.1:9", kind) as caller:
+        outcome = chat.fold(await caller(BODY, "r"))
+    assert (outcome.outcome, outcome.error_class, outcome.status) == ("failed", error_class, None)
+    assert says in (outcome.error or "")
+    assert ("127.0.0.1:9" in (outcome.error or "")) == (error_class != failures.CLIENT_ERROR)
+
+
+@pytest.mark.anyio
+async def test_accepted_and_closed_at_once(kind: str) -> None:
+    """A load balancer without a server behind it: the connection opens, and is closed before or under the request."""
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    listening = await asyncio.start_server(close, "127.0.0.1", 0)
+    async with listening, calling(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", kind) as caller:
+        for _ in range(3):
+            exchange = await caller(BODY, "r")
+            assert exchange.error_class == failures.CONNECTION_RESET and exchange.stale_retries == 0
+
+
+@pytest.mark.anyio
+async def test_key_in_an_error_inside_the_stream_is_not_recorded(kind: str) -> None:
+    """Also where the message is cut to its length in the middle of the key."""
+    key = "canary-" + "0123456789" * 4
+
+    def repeat(seen: Seen) -> Reply:
+        said = "x" * int(seen.headers["x-request-id"]) + seen.headers["authorization"]
+        return Reply([Step(chunk({"content": "a"})), Step(sse({"error": {"message": said}}))])
+
+    async with serve(repeat) as server, calling(server, kind, api_key=key) as caller:
+        for length in (0, 250, 270, 290, 300, 310):
+            outcome = chat.fold(await caller(BODY, str(length)))
+            assert outcome.error_class == failures.SERVER_ERROR_IN_STREAM
+            assert "canary" not in (outcome.error or "") and "0123" not in (outcome.error or "")
+
+
+@pytest.mark.anyio
+async def test_key_in_a_redirect_or_a_broken_event_is_not_recorded(kind: str) -> None:
+    key = "canary-0123456789"
+    away = Reply([], 302, [("Location", f"https://h/login?key={key}")], "length")
+    broken = Reply([Step(f"data: Bearer {key} is no JSON\n\n".encode())])
+    packed = gzip.compress(f'{{"error":"no such key: {key}"}}'.encode())
+    refusing = Reply([Step(packed)], 401, [("Content-Encoding", "gzip")], "length")
+    replies = {"away": away, "broken": broken, "refusing": refusing}
+    async with (
+        serve(lambda seen: replies[seen.headers["x-request-id"]]) as server,
+        calling(server, kind, api_key=key) as caller,
+    ):
+        for name in replies:
+            outcome = chat.fold(await caller(BODY, name))
+            assert outcome.outcome == "failed" and outcome.error and "***" in outcome.error
+            assert "canary" not in str(outcome)
+
+
+@pytest.mark.anyio
+async def test_more_than_was_announced_ends_the_connection(kind: str) -> None:
+    """What lies behind a response would be taken for the beginning of the next one."""
+    if kind == "httpx":
+        pytest.skip("h11 sees it when the connection is used again")
+    extra = Reply([Step(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n")], raw=True)
+    async with (
+        serve(lambda seen: extra if seen.headers["x-request-id"] == "a" else OK) as server,
+        calling(server, kind) as caller,
+    ):
+        first = await caller(BODY, "a")
+        assert first.chunks == [b"hello"] and first.error_class is None
+        second = await caller(BODY, "b")
+        assert ok(second) and second.new_connection and second.stale_retries == 0
 
 
 @pytest.mark.anyio
