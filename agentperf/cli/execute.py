@@ -19,6 +19,7 @@ from agentperf.cli.live import LiveView, PlainView, View
 from agentperf.cli.options import RunOptions
 from agentperf.cli.resume import MASK
 from agentperf.errors import AgentperfError, ExitCode, plain_errors
+from agentperf.fleet import preflight
 from agentperf.fleet.fleet import open_fleet
 from agentperf.fleet.messages import Job, Target
 from agentperf.replay.bodies import EncodedTree
@@ -153,6 +154,19 @@ def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
     for sentence in prepared.choices.sentences:
         out.print(f"note      {sentence}", style="dim", markup=False)
     out.print(f"metrics   {prepared.metrics.line}", style="dim", markup=False)
+
+
+def _preflight(options: RunOptions, prepared: Prepared, out: Console) -> None:
+    """Whether this machine can hold the largest level: said in a dry run, refused where it cannot (UsageError)."""
+    plan = options.plan
+    top = max(plan.levels, default=plan.search.max_agents if plan.search is not None else 1)
+    findings = preflight.check(preflight.look(), preflight.demand_of(prepared.trees, top, options.workers))
+    for finding in findings:
+        if options.dry_run or finding.status == "warn":
+            remedy = f" ({finding.remedy})" if finding.remedy else ""
+            text = f"preflight {finding.status}, {finding.name} at {top:,} agents: {finding.text}{remedy}"
+            out.print(text, style="yellow" if finding.status in ("warn", "refuse") else "dim", markup=False)
+    preflight.require(findings)
 
 
 def _say_estimate(options: RunOptions, out: Console) -> None:
@@ -309,7 +323,9 @@ def execute(options: RunOptions) -> ExitCode:
         _say_plan(options, prepared, out)
         if options.dry_run:
             _say_estimate(options, out)
+            _preflight(options, prepared, out)
             return ExitCode.OK
+        _preflight(options, prepared, out)
         directory, code = _measure(options, prepared, out)
     _show(directory, options)
     return code
