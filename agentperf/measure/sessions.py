@@ -1,4 +1,4 @@
-"""Whole sessions that agents have completed: what protocols count that ask for so many sessions before a window ends."""
+"""Whole sessions that agents have completed: protocols may ask for so many of them before a window ends."""
 
 from collections.abc import Iterable
 
