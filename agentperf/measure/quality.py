@@ -156,7 +156,9 @@ def _connections(metrics: LevelMetrics) -> Iterator[str]:
     facts = metrics.streams
     if metrics.new_connection_share >= MANY_CONNECTIONS and facts.new_connections > 1:
         whose = (
-            "the server closes after each reply" if metrics.new_connection_share >= ALWAYS_CLOSED else "often closed"
+            "the server closes after each reply"
+            if metrics.new_connection_share >= ALWAYS_CLOSED
+            else "kept ones were often closed"
         )
         cost = facts.handshake
         paid = (
