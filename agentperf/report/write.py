@@ -90,6 +90,7 @@ def _facts(run: Run, summary: dict[str, Any]) -> Sequence[tuple[str, str]]:
         "trace set": ", ".join(
             f"{k} {traces[k]}" for k in ("id", "sessions", "requests", "license", "digest") if k in traces
         ),
+        "server metrics": _pages(manifest.get("server_metrics")),
         "workload fingerprint": summary["workload_fingerprint"],
         "seed": manifest.get("seed"),
         "started": summary["started_at"],
@@ -99,3 +100,11 @@ def _facts(run: Run, summary: dict[str, Any]) -> Sequence[tuple[str, str]]:
     }
     choices = [("decided for this endpoint", text) for text in manifest.get("choices") or ()]
     return [(k, str(v)) for k, v in facts.items() if v not in (None, "")] + choices
+
+
+def _pages(found: dict[str, Any] | None) -> str | None:
+    """The metrics pages that were read and their engines, or why there are none; None in older manifests."""
+    if not found:
+        return None
+    said = [f"{p['url']} ({', '.join(p['engines']) or p['reason']})" for p in found.get("pages") or ()]
+    return "; ".join(said) or f"none: {found.get('reason')}"

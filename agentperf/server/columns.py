@@ -209,6 +209,8 @@ def span(
 
     def histogram(number: int, offer: Offer) -> h.Histogram:
         old, new = both(number)
+        if not new.series(f"{offer.spelling}_count"):
+            raise PageError(f"the page no longer has {offer.spelling}")
         return h.histogram(str(offer.spelling), old, new, model)
 
     def cache(number: int, offer: Offer) -> CacheCount:

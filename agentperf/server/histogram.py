@@ -9,7 +9,11 @@ from msgspec import Struct
 from agentperf.server.page import Labels, Page, PageError, Series
 
 REPLICAS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
-"""Labels that tell apart the processes of one engine, each of which exports the same figures."""
+"""Labels that tell apart the processes of one engine, each of which exports the same figures.
+
+Data-parallel engines have a label of their own (`engine`, `dp_rank`) and are summed; one that told them apart by its
+tensor ranks alone would be counted too low, which the comparison of counts shows.
+"""
 MODEL_LABELS = ("model_name", "model")
 
 

@@ -20,11 +20,11 @@ from agentperf.server.fetch import Source
 from agentperf.server.page import PageError, read_page
 
 INTERVAL_S: Final = 5.0
-"""Between scrapes inside a window; a page costs a busy server some milliseconds of its event loop."""
+"""Between scrapes inside a window, the first ones closer (1, 2, 4 s); a page costs a busy server some milliseconds."""
 GRACE_S: Final = 0.5
 """How long the end of a level, when all load has gone, waits for a closing scrape that is under way."""
-PATIENCE: Final = 4
-"""Scrapes of a page that may fail in a row before it is not asked again."""
+PATIENCE: Final = 5
+"""Scrapes of a page that may fail in a row before it is left alone, but for one more try at the next level."""
 
 
 class _Watched:
@@ -41,7 +41,7 @@ class _Watched:
     async def scrape(self) -> Scraped:
         """The page, or why there is none."""
         if self.failures >= PATIENCE:
-            return f"not asked again after {PATIENCE} failures: {self.last_failure}"
+            return f"given up after {PATIENCE} failures in a row, the last: {self.last_failure}"
         try:
             page = read_page(await self.fetch(), wanted())
         except PageError as error:
@@ -99,6 +99,8 @@ class ServerWatch:
     async def level(self) -> "AsyncIterator[LevelWatch]":
         """Watch one level; scraping ends with the context."""
         self.latest = None
+        for source in self._sources:
+            source.failures = min(source.failures, PATIENCE - 1)
         watch = LevelWatch(self)
         if not self.on:
             yield watch
@@ -158,7 +160,8 @@ class LevelWatch:
         """Scrape whenever one is due, until cancelled."""
         while True:
             inside = bool(self._scrapes) and self._close_ns is None
-            with anyio.move_on_after(INTERVAL_S if inside else float("inf")):
+            pause_s = min(INTERVAL_S, 2.0 ** (len(self._scrapes) - 1)) if inside else float("inf")
+            with anyio.move_on_after(pause_s):
                 while not self._due():
                     await self._changed.wait()
                     self._changed = anyio.Event()

@@ -187,3 +187,49 @@ def test_ranges_hold_the_middle(points: list[tuple[float, float]], took1: float,
     assert client.n_range[0] <= client.n <= client.n_range[1]
     sure = [r for r in records if before.end_ns + EDGE_NS <= (r.first_visible_ns or 0) < after.begin_ns - EDGE_NS]
     assert client.n_range[0] == len(sure)
+
+
+FIXTURES = [
+    pages.vllm([0.2, 0.7], running=2, hits=3, queries=9, kv=0.2),
+    pages.sglang([0.3], prompt=50, cached=(10, 5), retracted=1),
+    pages.trtllm([0.4], reused=4, missed=4),
+    pages.llamacpp(processed=10, cached=30),
+    pages.dynamo_frontend([0.2], inputs=9, cached=3),
+    pages.dynamo_worker(pages.vllm([0.9], engine=1)),
+    pages.vllm_v0([0.1]),
+]
+LINES = sorted({line for text in FIXTURES for line in text.splitlines() if not line.startswith("#")})
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Lines of all engines in any mixture, some with other values: pages that no engine would write."""
+    lines = draw(st.lists(st.sampled_from(LINES), max_size=40, unique=True))
+    values = draw(st.lists(st.sampled_from(["", "0", "7", "1e9", "NaN", "-3", "0.5"]), min_size=40, max_size=40))
+    return "".join(
+        f"{line.rpartition(' ')[0]} {value}\n" if value else f"{line}\n"
+        for line, value in zip(lines, values, strict=False)
+    )
+
+
+@given(st.lists(texts(), min_size=4, max_size=4))
+def test_any_pages_give_figures_that_can_be_or_null_with_a_reason(found: list[str]) -> None:
+    read = [read_page(text.encode(), wanted()) for text in found]
+    shown_pages = [Shown(f"p{i}", offers_of(read[i + 2]), engines_of(read[i + 2])) for i in range(2)]
+    scrapes = [Scrape(0, 0, (read[0], read[1])), Scrape(S, S, (read[2], read[3]))]
+    result = measure([request(0.5, 0.2)], scrapes, shown_pages, "glm")
+    nulls = {
+        "ttft": result.ttft_mean_s,
+        "e2e": result.e2e_mean_s,
+        "running": result.running_mean,
+        "waiting": result.waiting_mean,
+        "kv_usage": result.kv_usage_mean,
+        "preemptions": result.preemptions,
+        "cache": result.cache_share,
+        "ttft_difference": result.ttft_difference_s,
+    }
+    assert {name for name, value in nulls.items() if value is None} == set(result.reasons) - {"ttft_quantiles"}
+    assert all(value >= 0 for name, value in nulls.items() if value is not None and name != "ttft_difference")
+    assert result.cache_share is None or result.cache_share <= 1
+    assert result.kv_usage_mean is None or result.kv_usage_mean <= 1
+    warnings_of(result)

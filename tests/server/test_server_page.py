@@ -57,7 +57,7 @@ def test_values_that_no_metric_of_ours_can_have_are_left_out(value: str) -> None
         (f'{RUNNING}{{a="1" 3\n'.encode(), "cannot be parsed"),
         (f"{RUNNING}\n".encode(), "cannot be parsed"),
         (f"{RUNNING} 1\n{RUNNING} 2\n".encode(), "two values of one series"),
-        (f'{RUNNING}{{a="{"x" * MAX_LINE}"}} 2\n'.encode(), "a line of more than 4096 bytes"),
+        (f'{RUNNING}{{a="{"x" * MAX_LINE}"}} 2\n'.encode(), "a line of more than 2,048 bytes"),
     ],
 )
 def test_what_is_no_page(data: bytes, why: str) -> None:
@@ -72,6 +72,9 @@ def test_lines_of_wanted_names_are_bounded_and_others_cost_little(monkeypatch: p
     assert read(others + f"{RUNNING} 1\n").series(RUNNING) == {(): 1.0}
     with pytest.raises(PageError, match="more than 100 lines"):
         read("".join(f'{RUNNING}{{i="{i}"}} 1\n' for i in range(101)))
+    monkeypatch.setattr(page_module, "MAX_PARSED", 1_000)
+    with pytest.raises(PageError, match="or 2 MiB"):
+        read("".join(f'{RUNNING}{{i="{i}",a="{backslashes}"}} 1\n' for i in range(2)))
 
 
 @given(st.binary(max_size=300))

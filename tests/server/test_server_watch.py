@@ -13,7 +13,7 @@ from agentperf.server.compare import ServerMetrics
 from agentperf.server.engines import wanted
 from agentperf.server.fetch import Source
 from agentperf.server.page import PageError, read_page
-from agentperf.server.watch import GRACE_S, INTERVAL_S, PATIENCE, LevelWatch, ServerWatch
+from agentperf.server.watch import GRACE_S, PATIENCE, LevelWatch, ServerWatch
 from tests.server import pages
 from tests.server.test_server_compare import request
 
@@ -77,7 +77,7 @@ def level(
 def test_scrapes_at_the_opening_inside_and_at_the_close() -> None:
     server = Server()
     found, said, waited = level(server, (5, None, None), (10.2, 10, None), (25.7, 10, 25))
-    assert server.asked == pytest.approx([10.2, 15.2, 20.2, 25.2, 25.7])
+    assert server.asked == pytest.approx([10.2, 11.2, 13.2, 17.2, 22.2, 25.7])
     assert found is not None
     assert (found.ttft_n, found.client_ttft_n) == (16, 16)
     assert found.ttft_difference_s == pytest.approx(0.02)
@@ -89,7 +89,7 @@ def test_scrapes_at_the_opening_inside_and_at_the_close() -> None:
 def test_a_window_that_goes_on_is_closed_again() -> None:
     server = Server()
     found, _, _ = level(server, (10, 10, None), (13, 10, 13), (14.1, 10, None), (17, 10, 17))
-    assert server.asked == pytest.approx([10, 13, 17])
+    assert server.asked == pytest.approx([10, 11, 13, 17])  # the first close came when a scrape was due as well
     assert found is not None
     assert (found.open_ns, found.close_ns) == (10 * S, 17 * S)
     assert found.ttft_n == 7
@@ -128,7 +128,7 @@ def test_a_slow_page_is_waited_for_while_the_level_drains() -> None:
 def test_a_close_that_comes_during_a_scrape_gets_one_of_its_own() -> None:
     server = Server(takes_s=2.0)
     found, _, _ = level(server, (10, 10, None), (18, 10, 18), drain_s=5)
-    assert server.asked == pytest.approx([10, 17, 19])
+    assert server.asked == pytest.approx([10, 13, 17, 19])
     assert found is not None
     assert found.close_ns == 20 * S
 
@@ -157,7 +157,7 @@ def test_one_late_page_shortens_the_span() -> None:
     server = Server(fails=lambda n: n == 1)
     found, said, _ = level(server, (10, 10, None), (22, 10, 22))
     assert found is not None
-    assert (found.open_ns, found.close_ns) == (15 * S, 22 * S)
+    assert (found.open_ns, found.close_ns) == (11 * S, 22 * S)
     assert found.ttft_difference_s == pytest.approx(0.02)
     assert "HTTP 503" in said[0]
 
@@ -180,8 +180,8 @@ def test_a_page_that_keeps_failing_is_given_up_and_told_once() -> None:
 
     told = virtually(main)
     assert [len(said) for said in told] == [1, 0, 0]
-    assert len(server.asked) == PATIENCE
-    assert INTERVAL_S == 5
+    assert server.asked[:PATIENCE] == pytest.approx([10, 11, 13, 17, 22])
+    assert server.asked[PATIENCE:] == pytest.approx([110, 210]), "one more try at each further level"
 
 
 def test_without_pages_nothing_happens() -> None:
