@@ -127,6 +127,8 @@ def _level_row(event: Mapping[str, Any]) -> Json:
         "in_flight": metrics.get("in_flight"),
         "streams": _streams(metrics),
         "server": event.get("server"),
+        "void": event.get("void"),
+        "client": {k: v for k, v in health.items() if k not in ("status", "reasons")} or None,
         "health": health.get("status"),
         "health_reasons": list(health.get("reasons") or ()),
         "warnings": list(event.get("warnings") or ()),
