@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentperf.report import words
 from agentperf.report.cells import Cell, Column, Section
+from agentperf.report.client import client_section
 from agentperf.report.server import server_section
 from agentperf.report.streams import streams_section
 from agentperf.report.words import MARKS, Sentence
@@ -59,6 +60,8 @@ def make_report(summary: Json, problems: Sequence[str] = (), unjudged: int | Non
     report.legend = _legend(rows)
     if looked_at:
         report.sections.append(streams_section(rows, repeated=repeated))
+    if any(row.get("client") for row in rows):
+        report.sections.append(client_section(rows, repeated=repeated))
     if any(row.get("server") for row in rows):
         report.sections.append(server_section(rows, repeated=repeated))
     return report
