@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from agentperf.measure.health import assess
+from agentperf.fleet.machine import cores
 from agentperf.measure.judge import ttft_limit
 from agentperf.measure.metrics import LevelMetrics
 from agentperf.measure.running import RunningLevel
@@ -16,6 +17,10 @@ RECENT_SAMPLES = 300
 """Samples of load processes that the view's loop lag, CPU and memory are of: a minute of one process."""
 ROUNDS = 3
 """Probes of one level that a strip still tells apart."""
+
+
+RECENT_MACHINE = 60
+"""Samples of this process and the machine that the view looks at: of about a minute."""
 
 
 def mark(outcome: ProbeOutcome) -> str:
@@ -65,6 +70,12 @@ class Snapshot:
     estimated: bool = False
     """Token counts are estimates, in part at least."""
     largest_gap_s: float | None = None
+    sockets: int | None = None
+    parent_cpu: float | None = None
+    """Of this process, in cores."""
+    blocked_share: float | None = None
+    """Share of the time in which load processes waited for this process to take records."""
+    skew_s: float | None = None
 
 
 def _progress_of(state: ProbeState) -> tuple[float, float | None]:
@@ -114,6 +125,9 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
         level.wanted,
         ttft_limit(slos),
         decode_s=level.decode_s,
+        machine=state.machine[-RECENT_MACHINE:],
+        late_starts_s=[b.late_ns / 1e9 for b in state.latest.values()],
+        cores=cores(),
     )
     share, eta = _progress_of(state)
     latest = state.latest.values()
@@ -144,6 +158,10 @@ def take(state: ProbeState, slos: tuple[Slo, ...]) -> Snapshot:
         suspect=population.suspect,
         estimated=level.estimates > 0,
         largest_gap_s=level.largest_gap_ns / 1e9 or None,
+        sockets=health.sockets_max,
+        parent_cpu=health.parent_cpu_share,
+        blocked_share=health.blocked_share,
+        skew_s=health.start_skew_s,
     )
 
 
@@ -173,7 +191,9 @@ def level_line(outcome: ProbeOutcome) -> str:
         f"p25_speed={show(m.speed.p25, 1)} p50_speed={show(m.speed.p50, 1)} p95_ttft={show(m.ttft.p95, 3)} "
         f"requests={m.started} ok={m.ok} failed={m.failed} truncated={m.truncated} plays={m.plays} "
         f"cached={show(m.cached_share, 3)} output_tps={show(m.output_tps, 1)} in_flight={m.in_flight:.2f} "
-        f"window_s={m.window_s:.1f} client={outcome.health.status} streams={stream_words(m)} "
+        f"window_s={m.window_s:.1f} client={outcome.health.status} "
+        f"lag_p99={show(outcome.health.loop_lag_p99_s, 4)} send_delay_p99={show(outcome.health.send_delay_p99_s, 4)} "
+        f"client_cpu={show(outcome.health.cpu_share_max, 2)} streams={stream_words(m)} "
         f"tokens_per_event={show(m.streams.tokens_per_event.p50, 2)} max_gap={show(m.streams.largest_gap_s, 3)} "
         f"server_ttft={show(s.ttft_mean_s, 3)} ttft_difference={show(s.ttft_difference_s, 4)}"
     )
