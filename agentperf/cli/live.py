@@ -155,8 +155,11 @@ def health_pane(snap: Snapshot | None) -> Panel:
     line.append(f"{snap.health}  ", style=f"bold {colour}")
     line.append(
         f"loop lag p99 {_seconds(snap.lag_p99_s)}   send delay p99 {_seconds(snap.send_delay_p99_s)}   "
-        f"CPU {_share(snap.cpu_max)}   in flight / wanted {_share(snap.in_flight_ratio)}   "
-        f"memory {_number(snap.rss_bytes / 1e6 if snap.rss_bytes else None, ' MB', 0)}   files {snap.fds or '–'}"
+        f"CPU {_share(snap.cpu_max)}, here {_share(snap.parent_cpu)}   "
+        f"in flight / wanted {_share(snap.in_flight_ratio)}   "
+        f"memory {_number(snap.rss_bytes / 1e6 if snap.rss_bytes else None, ' MB', 0)}   "
+        f"sockets {snap.sockets or '–'}   files {snap.fds or '–'}   start skew {_seconds(snap.skew_s)}   "
+        f"blocked {_share(snap.blocked_share)}"
     )
     rows: list[RenderableType] = [line, *(Text(reason, style=colour) for reason in snap.reasons)]
     return Panel(Group(*rows), title="client", title_align="left", border_style=colour)
