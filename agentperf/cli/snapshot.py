@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from agentperf.measure.health import assess
 from agentperf.fleet.machine import cores
+from agentperf.measure.health import assess
 from agentperf.measure.judge import ttft_limit
 from agentperf.measure.metrics import LevelMetrics
 from agentperf.measure.running import RunningLevel
