@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 
 NOTE: Final = (
     "Loop lag: how late a load process reads its sockets; of the worst one. Speed unsure by: that lag over the decode "
-    "time of the median reply. Send delay: from the end of a turn and its wait to the start of the next; turn overhead: "
+    "time of the median reply. Send delay: from the end of a turn and its wait to the start of the next; overhead: "
     "until its last byte is sent. CPU in cores; here is the collecting process. Sockets, files and memory of the load "
     "process that has most. Records waiting, time blocked: what a load process held back since it was not taken."
 )
