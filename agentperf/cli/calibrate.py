@@ -26,11 +26,11 @@ def calibrate(
         str, typer.Option(metavar="LIST", help="Load processes: 1, or 1,2. auto: 1, and half of the cores.")
     ] = "auto",
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="In all [default: 6m].", show_default=False)
+        str | None, typer.Option(metavar="TIME", help="In all: 6m, 2m with --quick.", show_default=False)
     ] = None,
     max_streams: Annotated[int, typer.Option(min=1, metavar="N", help="Never more streams.")] = 8192,
     window: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of each probe [default: 3s].", show_default=False)
+        str | None, typer.Option(metavar="TIME", help="Of each probe: 3s, 1.5s with --quick.", show_default=False)
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Short windows, to within 25 % instead of 10 %, in 2 minutes.")

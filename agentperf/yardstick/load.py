@@ -5,8 +5,10 @@ import itertools
 import pickle
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -61,12 +63,32 @@ def _session(number: int, tokens: int) -> RenderedSession:
     return RenderedSession(session_id=name, root_session_id=name, tools=(), turns=tuple(turns), salt_message=0)
 
 
+class Server(Protocol):
+    """A server with a log: the reference server, or another that it is compared with."""
+
+    pace: Pace
+
+    @property
+    def base_url(self) -> str:
+        """Base URL of its API."""
+
+    def work(self) -> Work:
+        """CPU time and tokens so far; asked in the middle of a level."""
+
+    def take_rows(self) -> list[Row]:
+        """Its log since the last time; asked between levels."""
+
+
+OpenServer = Callable[[Pace, float, Sequence[int] | None], AbstractContextManager[Server]]
+"""(pace, longest life in s, cores) -> a server that runs as long as the context."""
+
+
 @dataclass(slots=True)
 class Rig:
     """A fleet and the servers that its workers are spread over, all with one pace."""
 
     fleet: Fleet
-    servers: Sequence[ServerProcess]
+    servers: Sequence[Server]
     probes: int = 0
 
     async def hold(self, level: int, window_s: float) -> Held:
@@ -109,7 +131,7 @@ class _Clocks:
 class _Window:
     """Opens `after_s` after the first report, stays open for `length_s`, and reads the clocks of CPU at both ends."""
 
-    def __init__(self, servers: Sequence[ServerProcess], after_s: float, length_s: float) -> None:
+    def __init__(self, servers: Sequence[Server], after_s: float, length_s: float) -> None:
         self._servers = servers
         self._after_ns, self._length_ns = round(after_s * 1e9), round(length_s * 1e9)
         self._planned_ns = 0
@@ -178,14 +200,16 @@ def lifetime_s(pace: Pace, probes: int, window_s: float) -> float:
 
 
 @contextlib.asynccontextmanager
-async def open_rig(pace: Pace, workers: int, life_s: float) -> AsyncIterator[Rig]:
+async def open_rig(
+    pace: Pace, workers: int, life_s: float, open_server: OpenServer = ServerProcess
+) -> AsyncIterator[Rig]:
     """Load processes and as many servers, on different cores where there are enough; all end with the context."""
     parts = split_cores(usable_cores(), workers)
     ours, theirs = parts or (None, None)
     trees = session_trees(pace.tokens)
     settings = ReplaySettings(body=BodySettings(model=MODEL, output="max"), run_id=secrets.token_hex(4))
     async with contextlib.AsyncExitStack() as stack:
-        servers = [stack.enter_context(ServerProcess(pace, life_s, theirs)) for _ in range(workers)]
+        servers = [stack.enter_context(open_server(pace, life_s, theirs)) for _ in range(workers)]
 
         def make_job(worker: int, workers: int) -> Job:
             secret = pickle.dumps((parse_endpoint(servers[worker % len(servers)].base_url), Limits()))
