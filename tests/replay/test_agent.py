@@ -166,3 +166,25 @@ def test_live_history_carries_the_servers_own_answers() -> None:
     assert [m["role"] for m in third] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert third[2]["content"] == "fine"
     assert "result 1 of s" in third[3]["content"]
+
+
+class Sleepy(FakeServer):
+    """Its replies have ended a while before the agent hears of them, as when a loop has much to decode."""
+
+    async def __call__(self, body: Any, request_id: str) -> Any:
+        exchange = await super().__call__(body, request_id)
+        await anyio.sleep(0.3)
+        return exchange
+
+
+@pytest.mark.parametrize("time_scale", [0.0, 0.1, 1.0])
+def test_a_turn_is_due_from_the_end_of_the_stream_before(time_scale: float) -> None:
+    """What lies between the end of a stream and the next request counts as the client's own delay."""
+    results = play([tree("s", 4)], Sleepy(), 60, time_scale=time_scale)
+    wait_s = 1.0 * time_scale
+    pairs = [(a, b) for a, b in itertools.pairwise(results) if a.play == b.play]
+    assert len(pairs) > 5
+    for before, after in pairs:
+        assert after.due_ns - before.exchange.end_ns == pytest.approx(wait_s * S, abs=1e3)
+        # The recorded wait hides the client's delay as far as it goes.
+        assert (after.exchange.t0_ns - after.due_ns) / S == pytest.approx(max(0.0, 0.3 - wait_s), abs=1e-3)
