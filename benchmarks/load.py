@@ -29,6 +29,8 @@ class Load:
     """How long open requests may go on after the window; of a burst, how long it may take in all."""
     mode: Literal["closed", "burst"] = "closed"
     tokens_per_event: int = 1
+    history_chars: int = 0
+    """Text of the session that each user brings along; for `naive`."""
 
 
 @dataclass(slots=True)

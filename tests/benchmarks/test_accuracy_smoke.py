@@ -51,6 +51,7 @@ def test_what_a_client_says_agrees_with_the_servers_log(
     # Medians, so that another process that takes the core for a while breaks nothing.
     slack = 1 if name != "httpx" else 10
     assert found.ttft_ms[0] < 5 * slack
-    assert found.speed[0] < 0.02 * slack
+    # With few events of several tokens, what is left out for the first one is an estimate by its share of the text.
+    assert found.speed[0] < (0.02 * slack if tokens_per_event == 1 else 0.1)
     assert found.in_flight > 0.8 * WORK.streams
     assert 0 < found.us_per_event < 20_000
