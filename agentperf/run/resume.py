@@ -10,6 +10,7 @@ from agentperf.errors import UsageError
 from agentperf.measure.health import Health
 from agentperf.measure.metrics import LevelMetrics
 from agentperf.run.probe import ProbeOutcome
+from agentperf.server.compare import ServerMetrics
 from agentperf.slo.verdict import Verdict
 
 FRESH = "start a new run, without --resume"
@@ -63,6 +64,7 @@ def as_outcome(event: Mapping[str, Any]) -> ProbeOutcome:
         health=msgspec.convert(event["health"], Health, str_keys=True),
         warnings=list(event["warnings"]),
         interrupted=event["interrupted"],
+        server=msgspec.convert(event.get("server"), ServerMetrics | None, str_keys=True),
         void=event.get("void"),
     )
 

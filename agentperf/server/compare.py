@@ -19,6 +19,9 @@ COUNT_SLACK: Final = 2
 GAP_S: Final = 0.020
 GAP_SHARE: Final = 0.10
 """A difference of mean TTFT above both is worth a warning."""
+CACHE_GAP: Final = 0.10
+"""Difference of the two cache shares that is worth a warning, with at least CACHE_REQUESTS."""
+CACHE_REQUESTS: Final = 50
 EDGE_NS: Final = 50_000_000
 """How far a client's stamp of a first token may lie from the moment at which the server counted it."""
 
@@ -253,35 +256,49 @@ def is_wide(found: ServerMetrics) -> bool:
 
 def warnings_of(found: ServerMetrics) -> list[str]:
     """What the comparison tells a reader of the level, each with cause and remedy."""
-    said: list[str] = []
-    if found.ttft_n is not None and populations_differ(found):
-        more = found.ttft_n > found.client_ttft_n
+    if populations_differ(found):
+        return [_counts_warning(found)]  # what follows would compare different requests
+    said = [_gap_warning(found)] if is_wide(found) else []
+    if (
+        found.cache_difference is not None
+        and found.cache_unit == "tokens"
+        and found.client_ttft_n >= CACHE_REQUESTS
+        and abs(found.cache_difference) > CACHE_GAP
+    ):
         said.append(
-            f"the server counted {found.ttft_n} first tokens where the client saw {found.client_ttft_n}: "
-            + (
-                "something else uses this server (have it to yourself while measuring, or give --model its served name)"
-                if more
-                else "several replicas stand behind one metrics page (give each one's page with --metrics-url)"
-            )
-        )
-    if is_wide(found):
-        assert found.ttft_difference_s is not None
-        difference = found.ttft_difference_s
-        send = found.client_send_mean_s or 0.0
-        if difference < 0:
-            cause = "the page is of another server or counts otherwise (give the right one with --metrics-url)"
-        elif send > difference / 2:
-            cause = (
-                f"connection and upload alone took {send * 1e3:.0f} ms (measure nearer to the server, "
-                "or see whether it accepts connections late)"
-            )
-        else:
-            cause = (
-                "network, a gateway or proxy, the server's HTTP front, or tokens that are not visible "
-                "(measure at the server itself to tell them apart)"
-            )
-        said.append(
-            f"mean TTFT is {abs(difference) * 1e3:.0f} ms {'above' if difference > 0 else 'below'} "
-            f"the server's own {found.ttft_mean_s or 0.0:.3f} s: {cause}"
+            f"the server's counters tell of a cache hit of {found.cache_share:.0%}, the usage of its replies of "
+            f"{found.client_cache_share:.0%} (it counts at other moments, or usage leaves a cache tier out: compare "
+            "over a longer --duration)"
         )
     return said
+
+
+def _counts_warning(found: ServerMetrics) -> str:
+    counts = f"the server counted {found.ttft_n} first tokens where the client saw {found.client_ttft_n}"
+    if (found.ttft_n or 0) > found.client_ttft_n:
+        return (
+            f"{counts}: something else uses this server (have it to yourself while measuring, or give --model its "
+            "served name)"
+        )
+    return f"{counts}: several replicas stand behind one metrics page (give each one's page with --metrics-url)"
+
+
+def _gap_warning(found: ServerMetrics) -> str:
+    """Which part most likely makes the difference of mean TTFT."""
+    difference, send = found.ttft_difference_s or 0.0, found.client_send_mean_s or 0.0
+    if difference < 0:
+        cause = "the page is of another server or counts otherwise (give the right one with --metrics-url)"
+    elif send > difference / 2:
+        cause = (
+            f"connection and upload alone took {send * 1e3:.0f} ms (measure nearer to the server, or see whether it "
+            "accepts connections late)"
+        )
+    else:
+        cause = (
+            "network, a gateway or proxy, the server's HTTP front, or tokens that are not visible (measure at the "
+            "server itself to tell them apart)"
+        )
+    return (
+        f"mean TTFT is {abs(difference) * 1e3:.0f} ms {'above' if difference > 0 else 'below'} the server's own "
+        f"{found.ttft_mean_s or 0.0:.3f} s: {cause}"
+    )

@@ -115,6 +115,16 @@ def test_the_clients_own_part_is_named_where_it_is_most_of_the_difference() -> N
     assert "connection and upload alone took 180 ms" in said[0]
 
 
+@pytest.mark.parametrize(("n", "hits", "said"), [(60, 75, False), (60, 95, True), (60, 60, True), (10, 20, False)])
+def test_cache_hits_that_do_not_fit_the_usage_are_said(n: int, hits: int, said: bool) -> None:
+    records = [request(10.5 + i / 10, 0.5, cached_tokens=800, prompt_tokens=1000) for i in range(n)]
+    pages_of = [pages.vllm(), pages.vllm([0.5] * n, hits=hits, queries=100)]
+    found = measure(records, [scrape(10, pages_of[0]), scrape(20, pages_of[1])], shown(pages.vllm()), None)
+    assert found.cache_difference == pytest.approx(hits / 100 - 0.8)
+    assert any("cache hit of" in w for w in warnings_of(found)) == said
+    assert len(warnings_of(found)) == said
+
+
 def test_different_populations_have_no_difference() -> None:
     found = compared([0.5] * 40, [0.1] * 80)
     assert found.ttft_difference_s is None
