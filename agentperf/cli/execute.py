@@ -254,6 +254,12 @@ def _kept_endpoint(prepared: Prepared) -> str:
     return MASK if MASK in shown or prepared.shown.get("auth") == "userinfo" else shown
 
 
+def _kept_page(page: Endpoint) -> str:
+    """A page of --metrics-url for the manifest, masked as the endpoint is."""
+    shown: str = page.public()["url"]
+    return MASK if MASK in shown or page.auth == "userinfo" else shown
+
+
 def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Path, ExitCode]:
     name = _run_name(options, prepared)
     secrets = [*(v for _, v in prepared.endpoint.headers), *prepared.metrics.secrets]
@@ -270,7 +276,11 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
         choices=list(prepared.choices.sentences),
         client_calibration=_client_quote(options).facts(),
         server_metrics=prepared.metrics.facts,
-        invocation={**options.invocation, "endpoint": _kept_endpoint(prepared)},
+        invocation={
+            **options.invocation,
+            "endpoint": _kept_endpoint(prepared),
+            "metrics_url": [_kept_page(page) for page in options.metrics or ()] or None,
+        },
     )
     past = None
     if options.resume is not None:

@@ -117,13 +117,23 @@ def _known(pages: Sequence[Shown]) -> list[str]:
     return [name for page in pages for name in page.engines]
 
 
+def _never_read(scraped: Sequence[Scraped], pages: Sequence[Shown]) -> str | None:
+    """Why the first page that has not been seen yet could not be read; None when all have been."""
+    failed = (f"{p.name}: {s}" for s, p in zip(scraped, pages, strict=True) if isinstance(s, str) and not p.engines)
+    return next(failed, None)
+
+
 def _fill(
-    column: Column, pages: Sequence[Shown], reasons: dict[str, str], get: Callable[[int, Offer], T]
+    column: Column,
+    scraped: Sequence[Scraped],
+    pages: Sequence[Shown],
+    reasons: dict[str, str],
+    get: Callable[[int, Offer], T],
 ) -> list[T] | None:
     """`get` of each page that fills the column; None, with the reason, when there is none or one of them fails."""
     picked = chosen(column, [page.offers for page in pages])
     if not picked:
-        reasons[column] = why_absent(column, _known(pages))
+        reasons[column] = _never_read(scraped, pages) or why_absent(column, _known(pages))
         return None
     values: list[T] = []
     for number, offer in picked:
@@ -162,7 +172,7 @@ def gauges(scraped: Sequence[Scraped], pages: Sequence[Shown], model: str | None
                 raise PageError(f"the page no longer has {offer.spelling}")
             return found
 
-        parts = _fill(column, pages, reasons, get)
+        parts = _fill(column, scraped, pages, reasons, get)
         values[column] = None if parts is None else [value for part in parts for value in part]
     kv = values["kv_usage"]
     if kv is not None and max(kv) > 1:
@@ -218,10 +228,10 @@ def span(
         hits, other = count(number, pair.hits), count(number, pair.other)
         return CacheCount(hits, other if pair.queries else hits + other, pair.unit)
 
-    ttft = _fill("ttft", pages, reasons, histogram)
-    e2e = _fill("e2e", pages, reasons, histogram)
-    preemptions = _fill("preemptions", pages, reasons, lambda number, offer: count(number, str(offer.spelling)))
-    caches = _fill("cache", pages, reasons, cache)
+    ttft = _fill("ttft", after, pages, reasons, histogram)
+    e2e = _fill("e2e", after, pages, reasons, histogram)
+    preemptions = _fill("preemptions", after, pages, reasons, lambda n, offer: count(n, str(offer.spelling)))
+    caches = _fill("cache", after, pages, reasons, cache)
     if caches is not None and len({c.unit for c in caches}) > 1:
         reasons["cache"] = "pages count in different units (tokens, blocks)"
         caches = None

@@ -35,7 +35,7 @@ TREES = [tree(f"s{i}", 5) for i in range(8)]
 
 def sweep(*levels: int, duration_s: float = 40.0) -> Plan:
     window = WindowSettings(warmup_max_s=30, window_max_s=120, settle_s=20)
-    rules = Rules(looks=window.looks, min_requests=window.first_look)
+    rules = Rules(min_requests=window.first_look)
     return Plan(protocol="sweep", slos=(), window=window, rules=rules, levels=levels, duration_s=duration_s)
 
 
@@ -144,6 +144,27 @@ def test_over_real_sockets_the_difference_is_that_of_http(tmp_path: Path) -> Non
     assert "metrics   http://127.0.0.1" in done.stderr
     assert "server_ttft=0." in done.stderr
     assert "## Server" in (directory / "report.md").read_text()
+
+
+def test_no_secret_of_a_page_reaches_the_run_directory(tmp_path: Path) -> None:
+    """The page of the demo itself cannot be known beforehand, so these two answer nothing: a run goes on without."""
+    pages = ("http://reader:hunter22secret@127.0.0.1:9/metrics", "http://127.0.0.1:9/m?who=canary-98765")
+    done = agentperf(
+        *("run", "--endpoint", "sim:demo", "--concurrency", "1", "--duration", "2s", "--warmup-max", "1s"),
+        *("--traces", "smoke", "--time-scale", "0.1", "--plain", "--out", str(tmp_path)),
+        *(part for page in pages for part in ("--metrics-url", page)),
+    )
+    assert done.returncode in (0, 3), done.stderr
+    (directory,) = tmp_path.iterdir()
+    written = b"".join(path.read_bytes() for path in directory.iterdir()) + (done.stdout + done.stderr).encode()
+    assert b"hunter22secret" not in written
+    assert b"canary-98765" not in written
+    run = read_run(directory)
+    assert run.manifest["invocation"]["metrics_url"] == ["***", "***"]
+    assert [p["engines"] for p in run.manifest["server_metrics"]["pages"]] == [[], []]
+    (row,) = run.summarised()["levels"]
+    assert row["server"]["ttft_mean_s"] is None
+    assert sum("server metrics: http://127.0.0.1:9/" in w for w in row["warnings"]) == 2
 
 
 def test_no_metrics_as_asked() -> None:

@@ -155,6 +155,15 @@ def test_a_page_that_failed_takes_its_columns_with_it_and_no_others() -> None:
     assert gauges(after, known, None, reasons).running is None
 
 
+def test_a_page_that_was_never_read_says_why() -> None:
+    never = [Shown("p", {}, ())]
+    reasons: dict[str, str] = {}
+    span(["the page answers HTTP 503"], ["the page answers HTTP 503"], never, None, reasons)
+    gauges(["the page answers HTTP 503"], never, None, reasons)
+    assert set(reasons) == set(COLUMNS)
+    assert set(reasons.values()) == {"p: the page answers HTTP 503"}
+
+
 def test_a_restart_that_leaves_larger_counters_is_seen_by_the_start_time() -> None:
     def with_start(at: int, hits: int) -> str:
         return pages.vllm([0.2], hits=hits, queries=99) + f"process_start_time_seconds {at}\n"
