@@ -183,38 +183,46 @@ def _percent(value: float | None) -> str:
 
 def _streams(result: "RateResult") -> str:
     if not result.streams:
-        return "none"
+        return "no"
     return f"{'at least ' if result.at_least else ''}{result.streams:,}"
 
 
+_LIMITS = {
+    "client": "the client is the limit",
+    "server": "the reference server is the limit",
+    "max-streams": "--max-streams is the limit",
+    "budget": "--budget ended the search",
+    "error": "the load processes failed",
+    "interrupted": "the search was interrupted",
+}
+
+
 def _limit(result: "RateResult") -> str:
-    text = {
-        "client": "client",
-        "server": "reference server",
-        "max-streams": "--max-streams",
-        "budget": "--budget",
-        "error": "load processes failed",
-        "interrupted": "interrupted",
-    }[result.limit]
-    miss = f"; missed {result.smallest_miss:,}" if result.smallest_miss else ""
-    return f"{text}{miss}{' (disturbed)' if result.disturbed else ''}"
+    """One line below the table."""
+    parts = [_LIMITS[result.limit]]
+    if result.smallest_miss:
+        beside = ", beside other work each time: a quiet machine may do more" if result.disturbed else ""
+        parts.append(f"missed at {result.smallest_miss:,}{beside}")
+    if result.error:
+        parts.append(result.error)
+    processes = f"{result.workers} load process{'es' if result.workers != 1 else ''}"
+    return f"{result.tps:g} tok/s, {processes}: {_streams(result)} streams; {'; '.join(parts)}"
 
 
-_COLUMNS = ("tok/s", "procs", "streams", "events/s", "TTFT err", "speed err", "CPU/event", "limit")
+_COLUMNS = ("tok/s", "procs", "streams", "events/s", "TTFT err", "speed err", "CPU/event")
 
 
 def _row(result: "RateResult") -> Sequence[str]:
     best = result.best
     head = [f"{result.tps:g}", str(result.workers), _streams(result)]
     if best is None:
-        return [*head, *["-"] * 4, _limit(result)]
+        return [*head, *["-"] * 4]
     return [
         *head,
         f"{best.events_per_s:,.0f}",
         _ms(best.ttft_error_p99_ms),
         _percent(best.speed_error_p99),
         _us(best.us_per_event),
-        _limit(result),
     ]
 
 
@@ -230,11 +238,12 @@ def show(found: "Calibration", out: "Console") -> None:
     )
     table = Table(box=None, pad_edge=False)
     for name in _COLUMNS:
-        last = name == "limit"
-        table.add_column(name, justify="left" if last else "right", no_wrap=not last, min_width=12 if last else None)
+        table.add_column(name, justify="right", no_wrap=True)
     for result in found.results:
         table.add_row(*_row(result))
     out.print(table)
+    for result in found.results:
+        out.print(_limit(result), style="yellow" if result.disturbed or result.error else None, markup=False)
     for hose in found.firehose:
         cost = "" if hose.us_per_event is None else f", {_us(hose.us_per_event)} of CPU each"
         out.print(
@@ -242,14 +251,3 @@ def show(found: "Calibration", out: "Console") -> None:
             f" {hose.events_per_s:,.0f} events/s{cost}",
             style="dim",
         )
-    if any(r.limit == "server" for r in found.results):
-        out.print(
-            "at least: the reference server could not offer more, so the client was not shown its limit", style="dim"
-        )
-    if any(r.disturbed for r in found.results):
-        out.print(
-            "disturbed: other work ran whenever the next level was tried; calibrate on a quiet machine", style="yellow"
-        )
-    for result in found.results:
-        if result.error:
-            out.print(f"{result.tps:g} tok/s: {result.error}", style="yellow", markup=False)

@@ -161,3 +161,47 @@ def test_json_is_one_document(calibrated: tuple[Calibration, Path]) -> None:
     _, cache = calibrated
     data = json.loads((cache / "calibration.json").read_text())
     assert list(data)[:3] == ["schema", "agentperf_version", "measured_at"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "50 tok/s, 1 load process: 960 streams; the client is the limit; missed at 1,024"),
+        (
+            {"limit": "server", "at_least": True, "workers": 2},
+            "50 tok/s, 2 load processes: at least 960 streams; the reference server is the limit; missed at 1,024",
+        ),
+        (
+            {"limit": "max-streams", "at_least": True, "smallest_miss": None},
+            "50 tok/s, 1 load process: at least 960 streams; --max-streams is the limit",
+        ),
+        (
+            {"at_least": True, "disturbed": True},
+            "50 tok/s, 1 load process: at least 960 streams; the client is the limit; missed at 1,024, beside other work"
+            " each time: a quiet machine may do more",
+        ),
+        (
+            {"limit": "error", "at_least": True, "error": "load process 0 was killed"},
+            "50 tok/s, 1 load process: at least 960 streams; the load processes failed; missed at 1,024;"
+            " load process 0 was killed",
+        ),
+        (
+            {"streams": 0, "smallest_miss": 1},
+            "50 tok/s, 1 load process: no streams; the client is the limit; missed at 1",
+        ),
+    ],
+)
+def test_each_limit_is_said_in_a_line(changes: dict[str, Any], line: str, calibrated: tuple[Calibration, Path]) -> None:
+    found, _ = calibrated
+    known: dict[str, Any] = {
+        "streams": 960,
+        "limit": "client",
+        "smallest_miss": 1024,
+        "at_least": False,
+        "disturbed": False,
+        "error": None,
+    }
+    result = msgspec.structs.replace(found.results[0], **(known | changes))
+    out = io.StringIO()
+    show(msgspec.structs.replace(found, results=[result]), Console(file=out, width=300, highlight=False))
+    assert line in out.getvalue().splitlines()
