@@ -51,6 +51,7 @@ class RecordStream:
         self._size = os.fstat(self._fd).st_size
         if not again:
             self._append(_HEAD)
+        encode_batch(to_batch([]))  # loads what the first one needs, half a second's work, before a level runs
 
     def _append(self, data: bytes) -> None:
         try:
