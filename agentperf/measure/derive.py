@@ -14,6 +14,8 @@ from agentperf.wire.outcome import Outcome
 DEFAULT_CHARS_PER_TOKEN = 4.0
 """Only for replies of servers that send no usage; such counts are labelled estimates."""
 
+CONDENSED = "gaps not measured: the simulator left out the events between the first and the last"
+
 
 def seconds(start_ns: int, end_ns: int | None) -> float | None:
     """A duration, None when its end was not seen or lies before its start (a duration is never negative)."""
@@ -124,7 +126,7 @@ def make_record(
     tokens, source = count_output(out, chars_per_token)
     seen = streamed_tokens(tokens, source, out) if out.first_visible_ns is not None else None
     n1 = first_event_tokens(seen, out.n1_share, out.visible_ns) if seen is not None else None
-    max_gap, p99_gap = gaps_ns(out.visible_ns)
+    max_gap, p99_gap = (None, None) if x.condensed else gaps_ns(out.visible_ns)
     e2e = seconds(x.t0_ns, end_of_stream(result))
     return Record(
         request_id=result.request_id,
@@ -173,8 +175,8 @@ def make_record(
         e2e_s=e2e if ok else None,
         e2e_tps=tokens / e2e if ok and tokens is not None and e2e else None,
         itl_s=inter_token_latency(seen, out.first_visible_ns, out.last_visible_ns) if ok else None,
-        notes="; ".join(out.notes) or None,
-        event_offsets_us=pack_offsets(out.visible_ns),
+        notes="; ".join([*out.notes, CONDENSED] if x.condensed else out.notes) or None,
+        event_offsets_us=None if x.condensed else pack_offsets(out.visible_ns),
         visible_chars=out.visible_chars or None,
         ends_session=result.ends_session,
     )

@@ -69,6 +69,7 @@ def stream_facts(window: Sequence[Record]) -> StreamFacts:
         for r in ok
         if r.token_source == USAGE and r.events > 0 and (tokens := streamed_tokens(r)) is not None
     ]
+    told = [(tokens, r) for tokens, r in counted if r.event_offsets_us is not None]  # a simulator may condense streams
     text = [(tokens, r.visible_chars) for tokens, r in counted if r.visible_chars is not None]
     buffered = [r for r in ok if is_buffered(r)]
     holds = [pause for r in buffered if (pause := typical_pause_s(r)) is not None]
@@ -81,10 +82,10 @@ def stream_facts(window: Sequence[Record]) -> StreamFacts:
         buffered=len(buffered),
         suspect=is_suspect(len(buffered), tellable),
         hold_s=float(np.median(holds)) if holds else None,
-        tokens_per_event=quantiles(tokens / r.events for tokens, r in counted),
+        tokens_per_event=quantiles(tokens / r.events for tokens, r in told),
         token_sources=dict(sorted(Counter(r.token_source or "none" for r in ok).items())),
         chars_per_token=_ratio(sum(chars for _, chars in text), sum(tokens for tokens, _ in text)),
-        usage_per_event=_ratio(sum(tokens for tokens, _ in counted), sum(r.events for _, r in counted)),
+        usage_per_event=_ratio(sum(tokens for tokens, _ in told), sum(r.events for _, r in told)),
         hidden_reasoning=sum(HIDDEN_REASONING in (r.notes or "") for r in ok),
         prompt_zero=sum(r.prompt_tokens == 0 for r in ok),
         prompt_sessions=sessions,

@@ -39,6 +39,10 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the parameters come from."""
     context_tokens: Count
     """Most tokens of prompt and output of one request together."""
+    replicas: Count = 1
+    """So many engines, each with all that follows, behind one address that keeps a session on its replica."""
+    accelerators: Count = 1
+    """Of one replica; for capacity per accelerator."""
 
     step_fixed_s: NotNegative
     """a"""

@@ -42,6 +42,7 @@ def _make_pieces() -> list[bytes]:
 
 
 _PIECES = _make_pieces()
+_FILLER = b"".join(_PIECES)
 
 
 class ReplyPlan(Struct, frozen=True):
@@ -65,7 +66,7 @@ def plan_reply(body: ChatBody, prompt: Prompt, limit: int, profile: Profile, see
     draw = random.Random(prompt.digest + seed.to_bytes(8, "big", signed=True))
     natural = max(1, round(profile.natural_output_tokens * draw.lognormvariate(0.0, profile.natural_output_sigma)))
     tokens, reason = (limit, "length") if body.ignore_eos or natural > limit else (natural, "stop")
-    reasoning = min(int(tokens * profile.reasoning_share), tokens - 1)
+    reasoning = _reasoning_tokens(tokens, profile)
     start = draw.randrange(_PIECE_COUNT)
     tools = _tool_names(body.tools_json) if draw.random() < profile.tool_call_share else []
     answer = tokens - reasoning
@@ -74,6 +75,22 @@ def plan_reply(body: ChatBody, prompt: Prompt, limit: int, profile: Profile, see
     tool, argument = draw.choice(tools)
     call = max(MIN_CALL_TOKENS, answer - draw.randrange(max(1, answer // 3)))
     return ReplyPlan(tokens, "tool_calls", reasoning, call, tool, argument, start)
+
+
+def plan_text(body: ChatBody, prompt_seed: bytes, limit: int, profile: Profile, seed: int) -> ReplyPlan:
+    """Length of a reply that is all text; nothing is drawn where the request itself sets the length."""
+    tokens, reason = limit, "length"
+    if not body.ignore_eos:
+        draw = random.Random(prompt_seed + seed.to_bytes(8, "big", signed=True))
+        natural = max(1, round(profile.natural_output_tokens * draw.lognormvariate(0.0, profile.natural_output_sigma)))
+        if natural <= limit:
+            tokens, reason = natural, "stop"
+    start = int.from_bytes(prompt_seed[:4], "big") % _PIECE_COUNT
+    return ReplyPlan(tokens, reason, _reasoning_tokens(tokens, profile), start=start)
+
+
+def _reasoning_tokens(tokens: int, profile: Profile) -> int:
+    return min(int(tokens * profile.reasoning_share), tokens - 1)
 
 
 def _tool_names(tools_json: bytes) -> list[tuple[str, str]]:
@@ -198,10 +215,12 @@ class ReplyWriter:
         return Usage(prompt_tokens, cached_tokens, self._plan.output_tokens, self._plan.reasoning_tokens)
 
     def _text(self, start: int, end: int) -> bytes:
+        first = (self._plan.start + start) % _PIECE_COUNT
         if end - start == 1:
-            return _PIECES[(self._plan.start + start) % _PIECE_COUNT]
-        offset = self._plan.start
-        return b"".join(_PIECES[(offset + index) % _PIECE_COUNT] for index in range(start, end))
+            return _PIECES[first]
+        begin, size = 4 * first, 4 * (end - start)
+        rounds = -(-(begin + size) // len(_FILLER))
+        return (_FILLER * rounds)[begin : begin + size] if rounds > 1 else _FILLER[begin : begin + size]
 
     def _call_deltas(self, start: int, end: int) -> list[bytes]:
         """Deltas of the tokens of a tool call: its name, the opening of its arguments, text, their close."""

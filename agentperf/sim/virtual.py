@@ -1,16 +1,23 @@
-"""The simulated server inside the running event loop, in its time: for capacity planning and tests of the search."""
+"""The simulated server inside the running event loop, in its time: for capacity planning and tests of the search.
+
+A request costs a few events of the loop however long its prompt and its reply are. What comes back is the exchange that
+a transport would have seen of a condensed stream: the first token, the first one behind the reasoning where there is
+some, and the last one, each with its stamp and the text up to it.
+"""
 
 import asyncio
-from array import array
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from agentperf.clock import loop_now_ns
+from agentperf.sim.bodies import BodyReader
 from agentperf.sim.driver import VIRTUAL_SLACK_S, EngineDriver
-from agentperf.sim.engine import Emission, Engine
+from agentperf.sim.engine import Emission, Engine, Job
 from agentperf.sim.profile import Profile
-from agentperf.sim.service import SIMULATED_HEADER, Accepted, Service
+from agentperf.sim.router import Router
+from agentperf.sim.runs import RunPool
+from agentperf.sim.service import SIMULATED_HEADER, Accepted, Refusal, Service
 from agentperf.wire.exchange import Body, Caller, Exchange, whole
 
 
@@ -33,27 +40,40 @@ class SimFacts:
 class VirtualEndpoint:
     """An endpoint without sockets. Use it as an async context manager inside the loop whose time it shall share.
 
-    `caller` sends a body and gives the exchange that a transport would have seen: SSE bytes, stamps of the loop clock.
+    `caller` sends a body and gives its exchange. With `each_token` the streams are not condensed: an event for each
+    token, slower by their number, with the same times.
     """
 
-    def __init__(self, profile: Profile, seed: int = 0) -> None:
+    def __init__(self, profile: Profile, seed: int = 0, *, each_token: bool = False) -> None:
         self.profile = profile
         self.seed = seed
-        self.engine = Engine(profile, seed)
+        self._each_token = each_token
         self._service = Service(profile, seed)
-        self._driver: EngineDriver | None = None
+        self._reader = BodyReader(profile)
+        self._router = Router(profile.replicas)
+        blocks = profile.kv_pool_tokens // profile.block_tokens
+        self.engines = [
+            Engine(profile, seed + 7919 * i, each_token=each_token, pool=RunPool(blocks))
+            for i in range(profile.replicas)
+        ]
+        self._drivers: list[EngineDriver] = []
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._driver = EngineDriver(self.engine, loop.time, VIRTUAL_SLACK_S)
+        self._drivers = [EngineDriver(engine, loop.time, VIRTUAL_SLACK_S) for engine in self.engines]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._driver is not None:
-            self._driver.close()
-        self._driver = None
+        for driver in self._drivers:
+            driver.close()
+        self._drivers = []
+
+    @property
+    def engine(self) -> Engine:
+        """The first replica, or the only one."""
+        return self.engines[0]
 
     @property
     def facts(self) -> SimFacts:
@@ -74,61 +94,70 @@ class VirtualEndpoint:
         return self._call
 
     async def _call(self, body: Body, request_id: str) -> Exchange:
-        if self._driver is None:
+        if not self._drivers:
             raise RuntimeError("the virtual endpoint is not open")
         now_ns = loop_now_ns()
         exchange = Exchange(t0_ns=now_ns, connected_ns=now_ns, sent_ns=now_ns, new_connection=False)
         exchange.headers = [(SIMULATED_HEADER, "1"), ("x-request-id", request_id)]
-        prepared = self._service.prepare(whole(body), now_ns // 1_000_000_000)
+        prepared = self._prepare(body, now_ns // 1_000_000_000)
         if not isinstance(prepared, Accepted):
             await asyncio.sleep(self.profile.ttft_overhead_s)
             exchange.status = prepared.status
             _add(exchange, loop_now_ns(), prepared.body)
             return exchange
-        tokens = await self._generate(self._driver, prepared, exchange)
         exchange.status = 200
-        _write_chunks(exchange, prepared, tokens)
+        exchange.condensed = prepared.stream and not self._each_token
+        await self._generate(prepared, exchange)
         return exchange
 
-    async def _generate(self, driver: EngineDriver, accepted: Accepted, exchange: Exchange) -> "array[int]":
-        """Wait for the reply; stamps go into the exchange, the tokens of each event come back, then the cached ones."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stamp = exchange.stamps.append
-        tokens = array("q")
+    def _prepare(self, body: Body, created: int) -> Accepted | Refusal:
+        known = self._reader.read(body)
+        if known is not None:
+            return self._service.prepare_known(known, created)
+        return self._service.prepare(whole(body), created, as_runs=True)
 
-        def sink(emission: Emission, at_s: float) -> None:
-            stamp(round(at_s * 1e9))
-            tokens.append(emission.tokens)
-            if emission.finished and not done.done():
-                done.set_result(None)
-
-        job = driver.submit(accepted.request, sink)
+    async def _generate(self, accepted: Accepted, exchange: Exchange) -> None:
+        """Wait for the reply, and put it into the exchange event by event."""
+        runs = accepted.request.block_hashes
+        loads = [engine.load for engine in self.engines] if len(self.engines) > 1 else ()
+        driver = self._drivers[self._router.choose((run[0] for run in reversed(runs)), loads)]
+        reply = _Reply(accepted, exchange, asyncio.get_running_loop().create_future())
+        job = driver.submit(accepted.request, reply.take)
         try:
-            await done
+            await reply.done
         except asyncio.CancelledError:
             driver.abort(job)
             raise
-        tokens.append(job.cached_tokens)
-        return tokens
 
 
-def _write_chunks(exchange: Exchange, accepted: Accepted, tokens: "array[int]") -> None:
-    """One chunk for each event, as a reader that keeps up would see them."""
-    cached_tokens = tokens.pop()
-    if not accepted.stream:
-        del exchange.stamps[:-1]
-        exchange.chunks = [accepted.whole(cached_tokens)]
-    else:
-        event = accepted.writer.event
-        start = 0
-        chunks: list[bytes] = []
-        for count in tokens:
-            chunks.append(event(start, count))
-            start += count
-        chunks[0] = accepted.writer.first() + chunks[0]
-        chunks[-1] += accepted.last(cached_tokens)
-        exchange.chunks = chunks
-    exchange.end_ns = exchange.stamps[-1]
+class _Reply:
+    """Fills one exchange."""
+
+    __slots__ = ("accepted", "done", "exchange", "written")
+
+    def __init__(self, accepted: Accepted, exchange: Exchange, done: "asyncio.Future[None]") -> None:
+        self.accepted = accepted
+        self.exchange = exchange
+        self.done = done
+        self.written = 0
+
+    def take(self, emission: Emission, at_s: float) -> None:
+        """Tokens that came out of the engine."""
+        if self.accepted.stream:
+            self.exchange.stamps.append(round(at_s * 1e9))
+            self.exchange.chunks.append(self.accepted.writer.event(self.written, emission.tokens))
+        self.written += emission.tokens
+        if emission.finished and not self.done.done():
+            self._finish(emission.job, round(at_s * 1e9))
+            self.done.set_result(None)
+
+    def _finish(self, job: Job, at_ns: int) -> None:
+        exchange, accepted = self.exchange, self.accepted
+        if accepted.stream:
+            exchange.chunks[-1] += accepted.last(job.cached_tokens)
+        else:
+            _add(exchange, at_ns, accepted.whole(job.cached_tokens))
+        exchange.end_ns = exchange.stamps[-1]
 
 
 def _add(exchange: Exchange, now_ns: int, data: bytes) -> None:

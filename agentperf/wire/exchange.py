@@ -31,6 +31,8 @@ class Exchange:
     error: str | None = None
     mask: Callable[[str], str] = str
     """Takes the endpoint's secrets out of what the server says: some repeat the key that they refuse."""
+    condensed: bool = False
+    """Made by a simulator that leaves out the events between those that the measures need: gaps cannot be told."""
 
 
 Body = bytes | tuple[bytes | memoryview, ...]

@@ -1,0 +1,26 @@
+"""The columns of a record that must not depend on whether its stream was condensed."""
+
+EQUAL = (
+    "t0_ns",
+    "first_byte_ns",
+    "first_visible_ns",
+    "first_answer_ns",
+    "last_visible_ns",
+    "end_ns",
+    "status",
+    "outcome",
+    "finish_reason",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "token_source",
+    "first_event_tokens",
+    "ttft_s",
+    "ttfo_s",
+    "speed_tps",
+    "e2e_s",
+    "e2e_tps",
+    "itl_s",
+    "visible_chars",
+)
