@@ -7,22 +7,18 @@ from typing import Any, cast
 import msgspec
 
 from agentperf.wire import failures, server_errors
-from agentperf.wire.chat_chunks import (
-    Choice,
-    Chunk,
-    Delta,
-    Function,
-    ToolCall,
-    decode_any,
-    decode_chunk,
-    lenient_choice,
-)
+from agentperf.wire.chat_calls import ToolCalls, visible_length
+from agentperf.wire.chat_chunks import Choice, Chunk, decode_any, decode_chunk, lenient_choice
 from agentperf.wire.chat_quick import STRETCH_READS, plain_stretch
 from agentperf.wire.chat_text import answer_begin, answer_ns, answer_text, sound
 from agentperf.wire.chat_usage import usage_of_stream
 from agentperf.wire.exchange import Exchange
 from agentperf.wire.outcome import HIDDEN_REASONING, Outcome
 from agentperf.wire.sse import SseDecoder, SseError, SseEvent
+
+_BOM = b"\xef\xbb\xbf"
+_FIRST_BYTES = 64
+"""Bytes in which the first character of a body is looked for."""
 
 NOT_A_STREAM = "answered with one JSON object instead of a stream"
 """Note on such a reply."""
@@ -36,21 +32,11 @@ _FAILED_REASONS = frozenset(
 """The server gave up on a reply that it had begun: vLLM and SGLang, DeepSeek, Zhipu, gateways."""
 
 
-class _Call:
-    """A tool call as it grows."""
-
-    __slots__ = ("arguments", "id", "name")
-
-    def __init__(self) -> None:
-        self.id: str | None = None
-        self.name = ""
-        self.arguments: list[str] = []
-
-
 class _Fold:
     """State of one stream; `event` takes its events in order."""
 
     __slots__ = (
+        "aside_chars",
         "bad",
         "broken_text",
         "calls",
@@ -58,13 +44,13 @@ class _Fold:
         "done",
         "error",
         "events",
+        "finish_chars",
         "finish_reason",
         "first_call_ns",
         "first_chars",
         "late",
         "main",
         "mask",
-        "open_calls",
         "reasoned",
         "text",
         "text_ns",
@@ -82,9 +68,11 @@ class _Fold:
         self.first_call_ns: int | None = None
         self.text: list[str] = []
         self.text_ns: list[int] = []
-        self.calls: list[_Call] = []
-        self.open_calls: dict[int, _Call] = {}
+        self.calls = ToolCalls()
         self.finish_reason: str | None = None
+        # Characters of the answer up to finish_reason, and those of choices that are not the answer.
+        self.finish_chars = 0
+        self.aside_chars = 0
         # Each usage object with the number of visible events before it.
         self.usages: list[tuple[Any, int]] = []
         # The index of the choice that is the answer: that of the first one.
@@ -147,32 +135,35 @@ class _Fold:
             if index == self.main:
                 self._choice(choice, ns)
             else:
-                aside += _length(choice.delta or choice.message)
+                aside += visible_length(choice.delta or choice.message)
         if aside:
+            self.aside_chars += aside
             self._visible(aside, ns)
 
     def _choice(self, choice: Choice, ns: int) -> None:
         if choice.error:
             self._failed(choice.error)
+        delta = choice.delta or choice.message
+        if delta is not None:
+            chars = 0
+            text = delta.content or delta.refusal
+            if text:
+                chars = len(text)
+                self.text.append(text)
+                self.text_ns.append(ns)
+            reasoning = delta.reasoning or delta.reasoning_content
+            if reasoning:
+                self.reasoned = True
+                chars += len(reasoning)
+            if delta.tool_calls or delta.function_call:
+                added = self.calls.add(delta)
+                chars += added
+                if added and self.first_call_ns is None:
+                    self.first_call_ns = ns
+            if chars:
+                self._visible(chars, ns)
         if choice.finish_reason:
             self._finish(choice.finish_reason)
-        delta = choice.delta or choice.message
-        if delta is None:
-            return
-        chars = 0
-        text = delta.content or delta.refusal
-        if text:
-            chars = len(text)
-            self.text.append(text)
-            self.text_ns.append(ns)
-        reasoning = delta.reasoning or delta.reasoning_content
-        if reasoning:
-            self.reasoned = True
-            chars += len(reasoning)
-        if delta.tool_calls or delta.function_call:
-            chars += self._tool_calls(delta, ns)
-        if chars:
-            self._visible(chars, ns)
 
     def _visible(self, chars: int, ns: int) -> None:
         stamps = self.visible_ns
@@ -185,47 +176,9 @@ class _Fold:
         word = reason.strip().lower()
         if word and word not in _NOT_FINISHED:
             self.finish_reason = server_errors.one_line(reason, 60)
+            self.finish_chars = self.visible_chars - self.aside_chars
         if word in _FAILED_REASONS:
             self._failed(f"finish_reason is {word}")
-
-    def _tool_calls(self, delta: Delta, ns: int) -> int:
-        """Merge fragments into their calls; the characters of names and arguments that this chunk adds."""
-        fragments = delta.tool_calls or []
-        if not fragments and delta.function_call is not None:
-            fragments = [ToolCall(index=0, function=delta.function_call)]
-        chars = 0
-        for fragment in fragments:
-            call = self._call_of(fragment)
-            function = fragment.function or Function()
-            if fragment.id and call.id is None:
-                call.id = fragment.id
-            if function.name and function.name != call.name:
-                call.name += function.name
-                chars += len(function.name)
-            if function.arguments:
-                call.arguments.append(function.arguments)
-                chars += len(function.arguments)
-        if chars and self.first_call_ns is None:
-            self.first_call_ns = ns
-        return chars
-
-    def _call_of(self, fragment: ToolCall) -> _Call:
-        """The call that a fragment continues, or a new one: told apart by index, else id, else order."""
-        new_id = fragment.id is not None and all(call.id != fragment.id for call in self.calls)
-        named = fragment.function is not None and bool(fragment.function.name)
-        if fragment.index is None:
-            if self.calls and not new_id and (fragment.id is not None or not named):
-                return next((call for call in self.calls if fragment.id and call.id == fragment.id), self.calls[-1])
-        else:
-            call = self.open_calls.get(fragment.index)
-            # Some servers number every parallel call 0: another id together with a name starts another call.
-            if call is not None and not (new_id and named and call.id is not None):
-                return call
-        call = _Call()
-        self.calls.append(call)
-        if fragment.index is not None:
-            self.open_calls[fragment.index] = call
-        return call
 
     def _odd(self, event: SseEvent, ns: int) -> None:
         """An event that the typed decoder does not take: an error, an unusual shape, or no JSON at all."""
@@ -286,6 +239,11 @@ class _Fold:
         if self.bad is None:
             self.bad = server_errors.one_line(self.mask(data[:4096].decode("utf-8", "replace")), 120)
 
+    def is_over(self, *, broke: bool) -> bool:
+        """Whether the answer is whole. Where the connection broke, text behind finish_reason shows that it is not."""
+        more = self.visible_chars - self.aside_chars > self.finish_chars
+        return self.done or (self.finish_reason is not None and not (broke and more))
+
     def first_answer_ns(self) -> int | None:
         """First content or tool-call text; reasoning written inline as <think>...</think> is left out."""
         text_ns = answer_ns(self.text, self.text_ns)
@@ -299,14 +257,7 @@ class _Fold:
             return None
         message: dict[str, Any] = {"role": "assistant", "content": sound(text) if text else None}
         if self.calls:
-            message["tool_calls"] = [
-                {
-                    "id": sound(call.id or f"call_{index}"),
-                    "type": "function",
-                    "function": {"name": sound(call.name), "arguments": sound("".join(call.arguments))},
-                }
-                for index, call in enumerate(self.calls)
-            ]
+            message["tool_calls"] = self.calls.message()
         return message
 
 
@@ -316,17 +267,6 @@ def _says_error(value: dict[str, Any]) -> bool:
         return True
     said = value.get("detail") or value.get("error_message") or value.get("error_msg")
     return bool(said) or ("message" in value and "code" in value)
-
-
-def _length(delta: Delta | None) -> int:
-    """Characters of visible output in a choice that is not the answer."""
-    if delta is None:
-        return 0
-    parts = [delta.content or delta.refusal, delta.reasoning or delta.reasoning_content]
-    functions = [call.function for call in delta.tool_calls or []] + [delta.function_call]
-    for function in functions:
-        parts += [function.name, function.arguments] if function is not None else []
-    return sum(len(part) for part in parts if part)
 
 
 def fold(exchange: Exchange) -> Outcome:
@@ -383,12 +323,15 @@ def _http_error(x: Exchange, out: Outcome) -> Outcome:
 
 
 def _json_body(x: Exchange) -> bytes | None:
-    """The body of an answer that came as one JSON object instead of a stream."""
-    content_type = next((value for name, value in x.headers if name == "content-type"), "").lower()
-    if "event-stream" in content_type or not x.chunks:
+    """The body of an answer that came as one JSON object instead of a stream, whatever its type says."""
+    start = b""
+    for chunk in x.chunks:
+        start += chunk
+        if len(start) >= _FIRST_BYTES:
+            break
+    if not start.removeprefix(_BOM).lstrip().startswith(b"{"):
         return None
-    body = b"".join(x.chunks).removeprefix(b"\xef\xbb\xbf").strip()
-    return body if body.startswith(b"{") else None
+    return b"".join(x.chunks).removeprefix(_BOM).strip()
 
 
 def _read_events(x: Exchange, state: _Fold) -> Iterator[None]:
@@ -436,7 +379,7 @@ def _fill(out: Outcome, state: _Fold) -> None:
 
 def _judge(x: Exchange, out: Outcome, state: _Fold, *, whole_json: bool) -> None:
     """Decide between ok and the failure classes, the most telling first."""
-    ended = state.done or state.finish_reason is not None
+    ended = state.is_over(broke=x.error_class is not None)
     if state.error is not None:
         overflow = server_errors.is_overflow(state.error)
         _fail(out, failures.CONTEXT_OVERFLOW if overflow else failures.SERVER_ERROR_IN_STREAM, state.error.message)

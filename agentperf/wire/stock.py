@@ -17,6 +17,7 @@ from agentperf.clock import NowNs
 from agentperf.wire import failures
 from agentperf.wire.endpoint import Endpoint, Limits
 from agentperf.wire.exchange import Body, Exchange, whole
+from agentperf.wire.timed import is_stale
 from agentperf.wire.timed_connect import failure_of
 
 
@@ -132,7 +133,7 @@ def _client(
 
 
 def _was_stale(exchange: Exchange) -> bool:
-    return exchange.error_class == failures.CONNECTION_RESET and not exchange.new_connection and exchange.status is None
+    return not exchange.new_connection and exchange.status is None and is_stale(exchange)
 
 
 def _classify(error: Exception, exchange: Exchange, where: str, limits: Limits) -> tuple[str, str]:

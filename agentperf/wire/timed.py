@@ -24,6 +24,17 @@ from agentperf.wire.timed_connection import Connection
 EXTENSION = "agentperf.exchange"
 
 
+STALE_WITHIN_S = 2.0
+"""A reused connection that breaks later than this had carried the request to a server, which then failed."""
+
+
+def is_stale(exchange: Exchange) -> bool:
+    """Whether a reused connection broke so soon that the server had closed it before, not because of the request."""
+    began_ns = exchange.connected_ns if exchange.connected_ns is not None else exchange.t0_ns
+    soon = exchange.end_ns - began_ns < STALE_WITHIN_S * 1e9
+    return exchange.error_class == failures.CONNECTION_RESET and soon
+
+
 class TimedTransport(httpx.AsyncBaseTransport):
     """See the module. Belongs to one event loop; `ssl_context` is needed for https only."""
 
@@ -57,7 +68,8 @@ class TimedTransport(httpx.AsyncBaseTransport):
         """Send a request (`head` ends with its blank line) and take the whole response.
 
         Never raises for what a server or network does: `error_class` of the exchange says it. Cancellation closes the
-        connection. A reused connection that breaks before one byte came back was stale; then, once, a new one is used.
+        connection. A reused connection that breaks at once and before one byte came back was stale; then, once, a new
+        one is used.
         """
         exchange = Exchange(self._now_ns())
         connection = self._take(target)
@@ -65,7 +77,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
             exchange.new_connection = False
             exchange.connected_ns = self._now_ns()
             await self._run(connection, exchange, head, body)
-            if not (exchange.error_class == failures.CONNECTION_RESET and connection.silent):
+            if not (connection.silent and is_stale(exchange)):
                 self._give_back(target, connection)
                 return exchange
             exchange = Exchange(exchange.t0_ns, stale_retries=1)

@@ -245,9 +245,12 @@ class Connection(asyncio.Protocol):
                 self._fail(failures.PROTOCOL_ERROR, f"the response head is longer than {MAX_HEAD_BYTES >> 10} KiB")
 
     def eof_received(self) -> bool:
-        """The server will send no more. Closing follows, and with it `connection_lost`."""
+        """The server will send no more. Closing follows, and with it `connection_lost`, but not before all is sent."""
         if self._exchange is None:
             self._ended()
+        elif self._sending:
+            # It may never read the rest of our request; what it had to say is here.
+            self._end_of_input(None)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -255,17 +258,22 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None and exc is not None:
             self._salvage()
         if self._exchange is not None:
-            if exc is None and self._heads_done and not self._has_length:
-                self._finish(self._now_ns())
-            elif exc is None:
-                where = "in the middle of the response" if self._received else "without an answer"
-                self._fail(failures.CONNECTION_RESET, f"the server closed the connection {where}")
-            else:
-                where = "in the middle of the response" if self._received else "before any answer"
-                self._fail(failures.CONNECTION_RESET, f"the connection broke {where}: {_reason(exc)}")
+            self._end_of_input(exc)
         self._ended()
         self._transport = None
         self._parser = None
+
+    def _end_of_input(self, exc: Exception | None) -> None:
+        """The response that is open gets no further byte."""
+        if exc is None and self._heads_done and not self._has_length:
+            self._keep_alive = False
+            self._finish(self._now_ns())
+        elif exc is None:
+            where = "in the middle of the response" if self._received else "without an answer"
+            self._fail(failures.CONNECTION_RESET, f"the server closed the connection {where}")
+        else:
+            where = "in the middle of the response" if self._received else "before any answer"
+            self._fail(failures.CONNECTION_RESET, f"the connection broke {where}: {_reason(exc)}")
 
     def _salvage(self) -> None:
         """Read what the kernel still holds after a failed write: servers answer early (413, 429) and then close."""

@@ -18,7 +18,7 @@ import trustme
 from scripted import Reply, Seen, Server, Step, json_reply, serve
 from wire_scenario import chunk, sse
 
-from agentperf.wire import chat, failures, timed_connect
+from agentperf.wire import chat, failures, timed, timed_connect
 from agentperf.wire.client import OpenCaller, choose_transport, open_caller, proxy_of
 from agentperf.wire.endpoint import Limits, parse_endpoint
 from agentperf.wire.exchange import Caller, Exchange
@@ -109,6 +109,21 @@ async def test_s16_idle_connection_that_the_server_closed_is_not_used(kind: str)
         second = await caller(BODY, "r2")
         assert ok(second) and second.new_connection and second.stale_retries == 0
         assert server.connections == 2
+
+
+@pytest.mark.anyio
+async def test_s16_server_that_dies_over_a_request_is_not_stale(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reused connection that breaks late had carried the request to a server: to ask again would hide its failure."""
+    monkeypatch.setattr(timed, "STALE_WITHIN_S", 0.1)
+    dying = Reply([Step(b"", 0.25, "close")], raw=True)
+    async with (
+        serve(lambda seen: dying if seen.headers["x-request-id"] == "r2" else OK) as server,
+        calling(server, kind) as caller,
+    ):
+        assert ok(await caller(BODY, "r1"))
+        exchange = await caller(BODY, "r2")
+        assert exchange.error_class == failures.CONNECTION_RESET
+        assert exchange.stale_retries == 0 and len(server.seen) == 2
 
 
 @pytest.mark.anyio
@@ -237,10 +252,39 @@ async def test_server_gives_up_while_we_still_send(kind: str, fault: Any) -> Non
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    "head", [b"", b"HTTP/1.0 413 Too Large\r\n\r\nno", b"HTTP/1.1 413 X\r\nContent-Length: 9\r\n\r\nno"]
+)
+async def test_server_says_its_last_and_never_reads(kind: str, head: bytes) -> None:
+    """Its half of the connection is closed while most of our body has still to go out: that is the end."""
+    if kind == "httpx":
+        pytest.skip("httpx sends first, and reads then")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with calling(f"http://127.0.0.1:{listening.getsockname()[1]}", kind) as caller:
+            results: list[Exchange] = []
+
+            async def one() -> None:
+                results.append(await caller(LARGE, "r"))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(one)
+                peer, _ = await loop.sock_accept(listening)
+                assert (await loop.sock_recv(peer, 4096)).startswith(b"POST ")
+                await loop.sock_sendall(peer, head)
+                peer.shutdown(socket.SHUT_WR)
+            peer.close()
+    outcome = chat.fold(results[0])
+    expected = (413, failures.HTTP_4XX) if head else (None, failures.CONNECTION_RESET)
+    assert (outcome.status, outcome.error_class) == expected
+
+
+@pytest.mark.anyio
 async def test_server_that_never_reads_is_a_first_byte_timeout(kind: str) -> None:
     """The body fills every buffer and no more of it goes out: the wait ends at its limit all the same."""
-    if kind == "httpx":
-        pytest.skip("httpx has no limit on sending that could be told apart")
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
@@ -406,8 +450,6 @@ async def test_key_in_a_redirect_or_a_broken_event_is_not_recorded(kind: str) ->
 @pytest.mark.anyio
 async def test_more_than_was_announced_ends_the_connection(kind: str) -> None:
     """What lies behind a response would be taken for the beginning of the next one."""
-    if kind == "httpx":
-        pytest.skip("h11 sees it when the connection is used again")
     extra = Reply([Step(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n")], raw=True)
     async with (
         serve(lambda seen: extra if seen.headers["x-request-id"] == "a" else OK) as server,
