@@ -201,7 +201,7 @@ def _limit(result: "RateResult") -> str:
     """One line below the table."""
     parts = [_LIMITS[result.limit]]
     if result.smallest_miss:
-        beside = ", beside other work each time: a quiet machine may do more" if result.disturbed else ""
+        beside = ", beside other work: a quiet machine may do more" if result.disturbed else ""
         parts.append(f"missed at {result.smallest_miss:,}{beside}")
     if result.error:
         parts.append(result.error)

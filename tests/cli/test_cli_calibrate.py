@@ -177,8 +177,7 @@ def test_json_is_one_document(calibrated: tuple[Calibration, Path]) -> None:
         ),
         (
             {"limit": "budget", "at_least": True, "disturbed": True},
-            ": at least 960 streams; --budget ended the search; missed at 1,024, beside other work each time: a quiet"
-            + " machine may do more",
+            ": at least 960 streams; --budget ended the search; missed at 1,024, beside other work: a quiet machine may do more",
         ),
         (
             {"limit": "error", "at_least": True, "error": "load process 0 was killed"},
