@@ -354,7 +354,7 @@ def test_an_empty_run_has_the_columns(tmp_path: Path) -> None:
 
 def test_many_records_in_groups(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path / "run")
-    batch = [record(i) for i in range(FLUSH_ROWS)]
+    batch = [record(i) for i in range(5_000)]
     data = encode_batch(to_batch(batch))
     with (tmp_path / "run" / "records.arrows").open("ab") as file:
         for _ in range(40):
@@ -366,4 +366,18 @@ def test_many_records_in_groups(tmp_path: Path) -> None:
     assert max(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)) == stream_module.GROUP_ROWS
     table = read_run(tmp_path / "run").records(["phase", "speed_tps"])
     counts = {d["values"]: d["counts"] for d in table.column("phase").value_counts().to_pylist()}
-    assert counts == {"window": 100 * 40, "cooldown": (FLUSH_ROWS - 100) * 40}
+    assert counts == {"window": 100 * 40, "cooldown": (5_000 - 100) * 40}
+
+
+def test_one_call_writes_so_much_and_no_more(tmp_path: Path) -> None:
+    """A flood of records is written a step a call, in order; the loop of a running level goes on in between."""
+    writer = RunWriter.create(tmp_path / "run")
+    flood = [record(i) for i in range(3 * FLUSH_ROWS + 7)]
+    writer.add(flood)
+    seen = []
+    for _ in range(4):
+        seen.append(read_run(tmp_path / "run").records(["request_id"]).num_rows)
+        writer.flush_if_due()
+    assert seen == [FLUSH_ROWS, 2 * FLUSH_ROWS, 3 * FLUSH_ROWS, 3 * FLUSH_ROWS]
+    writer.finish()
+    assert read_run(tmp_path / "run").records(["t0_ns"]).column("t0_ns").to_pylist() == [r.t0_ns for r in flood]
