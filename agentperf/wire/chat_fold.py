@@ -160,12 +160,17 @@ class _Fold:
                 chars += added
                 if added and self.first_call_ns is None:
                     self.first_call_ns = ns
-            if chars:
-                self._visible(chars, ns)
+            if chars:  # as `_visible`, without the call
+                stamps = self.visible_ns
+                stamps.append(ns)
+                self.visible_chars += chars
+                if ns == stamps[0]:
+                    self.first_chars += chars
         if choice.finish_reason:
             self._finish(choice.finish_reason)
 
     def _visible(self, chars: int, ns: int) -> None:
+        """One event with visible output."""
         stamps = self.visible_ns
         stamps.append(ns)
         self.visible_chars += chars
