@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -28,6 +29,7 @@ from agentperf.sim.virtual import VirtualEndpoint
 from agentperf.slo.verdict import Rules
 from agentperf.store.rundir import RunWriter, read_run
 from agentperf.wire.chat import BodySettings
+from agentperf.wire.exchange import Body, Caller, Exchange
 from tests.replay.fakes import tree
 
 TREES = [tree(f"s{i}", 5) for i in range(8)]
@@ -58,8 +60,35 @@ async def broken() -> bytes:
     raise PageError("the page answers HTTP 500")
 
 
-def run(plan: Plan, directory: Path, fetch: Fetch | None = None) -> Progress:
-    """A run against the simulator in virtual time, with its page or another in its place."""
+def far_away(caller: Caller) -> Caller:
+    """The same server behind 100 ms of upload."""
+
+    async def call(body: Body, request_id: str) -> Exchange:
+        t0_ns = loop_now_ns()
+        await anyio.sleep(0.1)
+        exchange = await caller(body, request_id)
+        exchange.t0_ns = t0_ns
+        return exchange
+
+    return call
+
+
+def shared(caller: Caller) -> Caller:
+    """The same server with somebody else's request beside each of ours."""
+
+    async def call(body: Body, request_id: str) -> Exchange:
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller, body, f"other-{request_id}")
+            exchange = await caller(body, request_id)
+        return exchange
+
+    return call
+
+
+def run(
+    plan: Plan, directory: Path, fetch: Fetch | None = None, way: Callable[[Caller], Caller] = lambda caller: caller
+) -> Progress:
+    """A run against the simulator in virtual time, with its page or another in its place, and some way to it."""
     writer = RunWriter.create(directory)
     writer.write_manifest({"schema_version": 1, "name": "t", "simulated": True, "slos": []})
 
@@ -76,7 +105,7 @@ def run(plan: Plan, directory: Path, fetch: Fetch | None = None) -> Progress:
                     worker=worker, workers=workers, target=None, settings=settings, trees=TREES, chars_per_token=4.0
                 )
 
-            async with local_fleet(job, endpoint.caller) as fleet:
+            async with local_fleet(job, way(endpoint.caller)) as fleet:
                 server = ServerWatch([source], loop_now_ns, endpoint.facts.model)
                 _, progress = await conduct(plan, fleet, writer, lambda _: None, server=server, handle_signals=False)
                 return progress
@@ -105,6 +134,24 @@ def test_in_virtual_time_both_sides_agree_to_the_microsecond(tmp_path: Path) -> 
     assert progress.history[1].server.running_mean == pytest.approx(progress.history[1].metrics.in_flight, rel=0.9)
     rows = read_run(tmp_path / "r").summarised()["levels"]
     assert [row["server"]["ttft_n"] for row in rows] == [o.server.ttft_n for o in progress.history if o.server]
+
+
+def test_what_lies_between_client_and_server_is_said(tmp_path: Path) -> None:
+    outcome = run(sweep(4, duration_s=25.0), tmp_path / "r", way=far_away).history[0]
+    assert outcome.server is not None
+    assert outcome.server.ttft_difference_s == pytest.approx(0.1, abs=1e-6)
+    (said,) = [w for w in outcome.warnings if "the server's own" in w]
+    assert "100 ms above" in said
+    assert "connection and upload alone took 100 ms" in said
+
+
+def test_somebody_else_on_the_server_is_said(tmp_path: Path) -> None:
+    outcome = run(sweep(4, duration_s=25.0), tmp_path / "r", way=shared).history[0]
+    assert outcome.server is not None
+    assert outcome.server.ttft_n == pytest.approx(2 * outcome.server.client_ttft_n, abs=2)
+    assert outcome.server.ttft_difference_s is None
+    (said,) = [w for w in outcome.warnings if "first tokens" in w]
+    assert "something else uses this server" in said
 
 
 @pytest.mark.parametrize("fetch", [hang, broken])
