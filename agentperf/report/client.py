@@ -14,18 +14,17 @@ _COLUMNS: Final = (
     Column("agents"),
     Column("client", "left"),
     Column("loop lag p99"),
-    Column("allowed", drop=2),
     Column("largest lag", drop=4),
     Column("speed unsure by", drop=3),
     Column("send delay p99"),
-    Column("turn overhead p99", drop=3),
+    Column("until sent p99", drop=3),
     Column("open / wanted", drop=1),
-    Column("CPU of load processes"),
+    Column("CPU of load"),
     Column("CPU here", drop=3),
     Column("free cores", drop=4),
     Column("sockets", drop=5),
     Column("files", drop=6),
-    Column("memory", drop=5),
+    Column("RSS", drop=5),
     Column("start skew", drop=6),
     Column("records waiting", drop=7),
     Column("time blocked", drop=7),
@@ -33,9 +32,9 @@ _COLUMNS: Final = (
 
 NOTE: Final = (
     "Loop lag: how late a load process reads its sockets; of the worst one. Speed unsure by: that lag over the decode "
-    "time of the median reply. Send delay: from the end of a turn and its wait to the start of the next; overhead: "
-    "until its last byte is sent. CPU in cores; here is the collecting process. Sockets, files and memory of the load "
-    "process that has most. Records waiting, time blocked: what a load process held back since it was not taken."
+    "time of the median reply. Send delay: from the end of a turn and its wait to the start of the next, or until its "
+    "last byte is sent. CPU in cores, of load processes and of the collecting process (here). Sockets, files, memory "
+    "of the load process that has most. Records waiting, time blocked: what one held back since it was not taken."
 )
 
 
@@ -57,7 +56,6 @@ def _row(row: Json) -> list[Cell]:
         Cell(str(row["level"]), "bold"),
         Cell(f"{status}: {str(cause).replace('_', ' ')}" if cause else status, COLOURS.get(status, "")),
         Cell(_ms(facts.get("loop_lag_p99_s"))),
-        Cell(_ms(facts.get("limit_s"))),
         Cell(_ms(facts.get("loop_lag_max_s"))),
         Cell(_percent(facts.get("speed_error"))),
         Cell(_ms(facts.get("send_delay_p99_s"))),
@@ -81,7 +79,7 @@ def _ms(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return words.DASH if value is None else f"{value:.2%}"
+    return words.DASH if value is None else f"{value * 100:.2f} %"
 
 
 def _megabytes(value: float | None) -> str:
