@@ -38,7 +38,7 @@ from tests.measure.streams import (
 )
 
 
-def share(stream: Callable[[random.Random], Times], count: int = 100) -> float:
+def share(stream: Callable[[random.Random], Times], count: int = 50) -> float:
     """Of many such streams: how many are taken for buffered."""
     rng = random.Random(7)
     return sum(is_buffered(seen(stream(rng))) for _ in range(count)) / count
@@ -62,7 +62,7 @@ class TestBuffers:
         assert share(lambda rng: timer(made(rng, events, rate), 0.1, rng.uniform(0, 0.1))) > 0.5
 
     def test_emptied_every_250_ms(self, rate: int, events: int) -> None:
-        assert share(lambda rng: timer(made(rng, events, rate), 0.25, rng.uniform(0, 0.25))) > 0.8
+        assert share(lambda rng: timer(made(rng, events, rate), 0.25, rng.uniform(0, 0.25))) > 0.75
 
     def test_emptied_every_second(self, rate: int, events: int) -> None:
         assert share(lambda rng: timer(made(rng, events, rate), 1.0, rng.uniform(0, 1))) > 0.95
@@ -89,7 +89,7 @@ class TestHonestStreams:
 
     def test_one_event_a_read(self, rate: int, events: int) -> None:
         assert share(lambda rng: made(rng, events, rate)) == 0.0
-        assert share(lambda rng: made(rng, events, rate / 10, jitter=0.3), 30) == 0.0  # a slow server
+        assert share(lambda rng: made(rng, events, rate / 10, jitter=0.3), 20) == 0.0  # a slow server
 
     @pytest.mark.parametrize("together", [False, True])
     def test_one_stall(self, rate: int, events: int, together: bool) -> None:
@@ -171,6 +171,8 @@ def test_every_event_is_in_one_moment(offsets: list[int]) -> None:
         ([5] * 8, 50, False),  # no pause that the network does not make
         ([2] * 20, 100, False),
         ([1] * 30 + [40] + [1] * 30, 100, False),  # one stall
+        ([1, 8, 8, 7], 100, True),  # what the end of the reply let go counts for nothing
+        ([1, 8, 8, 7, 1], 100, False),
         ([60, 40], 30, True),
         ([40], 0, True),
         ([31], 0, False),  # a fast engine and a late client can do that
@@ -248,7 +250,7 @@ BUFFERS: list[Callable[[random.Random, Times], Times]] = [
 def test_the_truth_lies_within_the_bounds(buffer: Callable[[random.Random, Times], Times]) -> None:
     rng = random.Random(3)
     told = 0
-    for _ in range(150):
+    for _ in range(100):
         events, rate = rng.choice([40, 100, 300]), rng.uniform(30, 150)
         times = made(rng, events, rate, first_s=rng.uniform(0.1, 3.0))
         r = seen(buffer(rng, times))
@@ -263,7 +265,7 @@ def test_the_truth_lies_within_the_bounds(buffer: Callable[[random.Random, Times
         assert bounds.ttft_low <= times[0] <= r.ttft_s
         assert bounds.itl_low <= 1.05 / truth
         assert 1 / truth <= bounds.itl_high
-    assert told > 100
+    assert told > 60
 
 
 def test_reasoning_that_was_not_streamed_is_no_part_of_a_speed() -> None:

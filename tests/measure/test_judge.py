@@ -26,7 +26,7 @@ def level(
     *,
     rate: float = 50.0,
     events: int = 200,
-    count: int = 60,
+    count: int = 300,
     first_s: float = 0.5,
     others: int = 0,
 ) -> list[Record]:
@@ -36,7 +36,7 @@ def level(
     for i in range(count + others):
         times = made(rng, events, rate, first_s=first_s)
         read = through(times) if i < count else times
-        found.append(seen(read, request_id=f"r{i}", play=f"p{i % 12}", t0_ns=i, due_ns=i))
+        found.append(seen(read, request_id=f"r{i}", play=f"p{i % 60}", t0_ns=i, due_ns=i))
     return found
 
 
@@ -57,7 +57,7 @@ def test_a_clean_level_is_judged_as_it_was_seen() -> None:
 
 def test_a_buffered_level_passes_where_the_slowest_that_bursts_allow_passes() -> None:
     """50 tok/s, 4.5 s in all for 200 tokens: at the very least 44 tok/s."""
-    verdict = judged("p25 speed >= 40, p95 ttft <= 2s", level(every(0.25)))
+    verdict = judged("p25 speed >= 40, p75 ttft <= 2 s", level(every(0.25)))
     assert verdict.status == "pass"
     assert "also at the slowest that the bursts allow" in verdict.reason
 
@@ -71,9 +71,17 @@ def test_a_buffered_level_fails_where_the_fastest_that_bursts_allow_fails() -> N
 def test_between_the_two_a_buffered_level_is_invalid_and_says_what_to_do() -> None:
     verdict = judged("p25 speed >= 48", level(every(0.25), first_s=2.0))
     assert verdict.status == "invalid"
-    assert verdict.reason.startswith(f"{BUFFERED}: 60 of 60 replies came in bursts")
+    assert verdict.reason.startswith(f"{BUFFERED}: 300 of 300 replies came in bursts")
     assert "proxy_buffering off" in verdict.reason
     assert "X-Accel-Buffering" in verdict.reason
+
+
+def test_speeds_that_were_never_seen_can_pass_by_what_they_were_at_least() -> None:
+    """All at once after 4.5 s: 200 tokens in that time are 44 tok/s or more."""
+    verdict = judged("p25 speed >= 40", level(whole))
+    assert verdict.status == "pass"
+    assert verdict.terms[0].n == 300
+    assert verdict.terms[0].value == pytest.approx(199 / 4.5, rel=0.05)
 
 
 @pytest.mark.parametrize("slo", ["p25 speed >= 30", "p50 itl <= 30 ms", "p95 ttft <= 2 s", "p95 ttfo <= 2 s"])
@@ -88,15 +96,15 @@ def test_a_whole_reply_buffer_gives_no_clean_pass_or_fail(slo: str) -> None:
 
 
 def test_ttft_through_a_whole_reply_buffer_is_no_failure_of_the_server() -> None:
-    assert judged("p95 ttft <= 2 s", level(whole)).status == "invalid"
-    assert judged("p95 ttft <= 10 s", level(whole)).status == "pass"
+    assert judged("p75 ttft <= 2 s", level(whole)).status == "invalid"
+    assert judged("p75 ttft <= 10 s", level(whole)).status == "pass"
 
 
 def test_a_few_buffered_replies_are_enough_to_doubt() -> None:
     """5 % of the replies carry a p95."""
-    few = level(every(1.0), count=3, others=57, first_s=0.5)
+    few = level(every(1.0), count=15, others=285)
     assert judged("p95 ttft <= 520 ms", few).status in ("invalid", "inconclusive")
-    fewer = level(every(1.0), count=2, others=58, first_s=0.5)
+    fewer = level(every(1.0), count=14, others=286)
     assert not judged("p95 ttft <= 520 ms", fewer).reason.startswith(BUFFERED)
 
 
@@ -104,8 +112,8 @@ def test_terms_that_bursts_do_not_touch_are_judged() -> None:
     records = level(whole)
     assert judged("p25 e2e_speed >= 30", records).status == "pass"
     assert judged("p25 e2e_speed >= 70", records).status == "fail"
-    failing = [*records, *(failure(0.1 * i, play=f"p{i % 12}", request_id=f"f{i}") for i in range(30))]
-    assert judged("p25 speed >= 48, errors <= 1 %", failing).status == "fail", "30 of 90 failed, whatever the speed"
+    failing = [*records, *(failure(0.0, t0_ns=2 * i, play=f"p{i % 60}", request_id=f"f{i}") for i in range(150))]
+    assert judged("p25 speed >= 48, errors <= 1 %", failing).status == "fail", "150 of 450 failed, whatever the speed"
 
 
 def test_while_the_window_is_open_more_data_may_settle_it() -> None:
@@ -114,16 +122,16 @@ def test_while_the_window_is_open_more_data_may_settle_it() -> None:
 
 
 def test_no_verdict_from_a_minority_with_a_speed() -> None:
-    """Replies of a few tokens that come at one moment: 70 of 100 have no speed, the other 30 are fast."""
-    at_once = [seen([1.0] * 8, request_id=f"o{i}", play=f"p{i % 12}", t0_ns=i, due_ns=i) for i in range(70)]
-    records = [*level(rate=100, count=30), *at_once]
+    """Replies of a few tokens that come at one moment: 700 of 1,000 have no speed, the other 300 are fast."""
+    at_once = [seen([1.0] * 8, request_id=f"o{i}", play=f"p{i % 60}", t0_ns=i, due_ns=i) for i in range(700)]
+    records = [*level(rate=100), *at_once]
     verdict = judged("p25 speed >= 80", records)
     assert verdict.status == "invalid"
-    assert verdict.reason.startswith(f"{NO_SPEED}: 70 of 100 replies")
+    assert verdict.reason.startswith(f"{NO_SPEED}: 700 of 1000 replies")
     assert judged("p25 speed >= 80", records, final=False).status == "invalid"
     assert judged("p95 ttft <= 2 s", records).status == "pass", "their TTFT is known"
     assert judged("p25 speed >= 80, p95 ttft <= 400 ms", records).status == "fail", "and may fail"
-    assert judged("p25 speed >= 80", [*level(rate=100, count=80), *at_once]).status == "pass"
+    assert judged("p25 speed >= 80", [*level(rate=100), *at_once[:200]]).status == "pass"
 
 
 def test_a_late_client_comes_first() -> None:
