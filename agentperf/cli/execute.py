@@ -4,8 +4,8 @@ import json
 import pickle
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from agentperf.cli import console
 from agentperf.cli.live import LiveView, PlainView, View
 from agentperf.cli.options import RunOptions
 from agentperf.cli.resume import MASK
+from agentperf.cli.virtual import VIRTUAL_PREFIX, capabilities, conduct_virtually, open_virtual
+from agentperf.clock import VirtualLoop
 from agentperf.errors import AgentperfError, ExitCode, plain_errors
 from agentperf.fleet import preflight
 from agentperf.fleet.fleet import open_fleet
@@ -28,12 +30,14 @@ from agentperf.run.calibrate import calibrate
 from agentperf.run.choices import Choices, choose
 from agentperf.run.conductor import Progress, conduct, probe_count_bound, probe_estimate_s
 from agentperf.run.manifest import make_manifest
+from agentperf.run.plan import Plan
 from agentperf.run.probe import ProbeOutcome
 from agentperf.run.resume import Past, check_same, past_of
 from agentperf.run.workload import Workload, encode, load_workload, render
 from agentperf.search.model import Done
 from agentperf.server.fetch import Discovery, discover, open_sources
 from agentperf.server.watch import ServerWatch
+from agentperf.sim.profile import Profile, load_profile
 from agentperf.store.rundir import RunWriter, check_writable, default_directory, read_run
 from agentperf.trace.io import resolve
 from agentperf.trace.sizing import DEFAULT_SIZES, TokenSizes, calibration_prompts_for
@@ -41,6 +45,7 @@ from agentperf.wire import chat
 from agentperf.wire.check import Capabilities, check
 from agentperf.wire.client import open_caller
 from agentperf.wire.endpoint import Endpoint, parse_endpoint
+from agentperf.wire.exchange import Caller
 from agentperf.yardstick.quote import Quote, quote_kept
 
 SIM_PREFIX = "sim:"
@@ -51,7 +56,8 @@ SIM_ENGINE = "agentperf-sim"
 class Prepared:
     """All that is settled before the first agent starts."""
 
-    endpoint: Endpoint
+    endpoint: Endpoint | None
+    """None for a virtual one."""
     shown: dict[str, Any]
     found: Capabilities
     choices: Choices
@@ -61,6 +67,13 @@ class Prepared:
     replay: ReplaySettings
     simulated: bool
     metrics: Discovery
+    profile: Profile | None = None
+    """Of a virtual endpoint."""
+
+    @property
+    def label(self) -> str:
+        """What every view says of a result that no real endpoint gave."""
+        return "virtual" if self.profile is not None else "simulated" if self.simulated else ""
 
 
 @contextmanager
@@ -88,7 +101,7 @@ def _traces_of(options: RunOptions, *, simulated: bool) -> str:
     """The set to replay: what was asked for, else the small one for the demo and the standard one elsewhere."""
     if options.traces is not None:
         return options.traces
-    return "smoke" if simulated and options.endpoint == "sim:demo" else "coding-v1"
+    return "smoke" if simulated and options.endpoint in ("sim:demo", "virtual:demo") else "coding-v1"
 
 
 async def _prepare(
@@ -105,8 +118,43 @@ async def _prepare(
         transport=options.transport,
         on_step=step if sys.stderr.isatty() else lambda _: None,
     )
-    simulated = simulated or found.engine == SIM_ENGINE
     metrics = await _metrics(options, endpoint)
+
+    def opened() -> AbstractAsyncContextManager[Caller]:
+        return open_caller(endpoint, path=chat.PATH, limits=options.limits, transport=options.transport)
+
+    settled = await _settle(options, found, opened, out, simulated=simulated or found.engine == SIM_ENGINE)
+    return Prepared(endpoint, shown, found, *settled, simulated or found.engine == SIM_ENGINE, metrics)
+
+
+async def _prepare_virtual(options: RunOptions, profile: Profile, out: Console) -> Prepared:
+    """The same for a virtual endpoint, of which everything is known; under a VirtualLoop."""
+    found = capabilities(profile)
+    shown = {
+        "url": options.endpoint,
+        "simulated": True,
+        "virtual": True,
+        "profile": msgspec.to_builtins(profile),
+    }
+
+    def opened() -> AbstractAsyncContextManager[Caller]:
+        return open_virtual(profile, options.seed)
+
+    settled = await _settle(options, found, opened, out, simulated=True)
+    metrics = Discovery((), "none: the server is a model inside this process")
+    return Prepared(None, shown, found, *settled, True, metrics, profile)
+
+
+async def _settle(
+    options: RunOptions,
+    found: Capabilities,
+    opened: Callable[[], AbstractAsyncContextManager[Caller]],
+    out: Console,
+    *,
+    simulated: bool,
+) -> tuple[Choices, Workload, list[EncodedTree], TokenSizes, ReplaySettings]:
+    """What follows from what the endpoint can do: choices, and the workload at its token size."""
+    virtual = options.endpoint.startswith(VIRTUAL_PREFIX)
     choices = choose(
         found,
         output=options.output_length,
@@ -117,7 +165,7 @@ async def _prepare(
     workload = load_workload(_traces_of(options, simulated=simulated), choices.context_tokens, options.context_rule)
     sizes = DEFAULT_SIZES
     if found.usage:
-        async with open_caller(endpoint, path=chat.PATH, limits=options.limits, transport=options.transport) as caller:
+        async with opened() as caller:
             prompts = calibration_prompts_for(workload.trees, workload.trace_set.blobs)
             out.print(f"sizing text by the server's own token count ({len(prompts)} small requests)", style="dim")
             sizes = await calibrate(caller, choices.body, prompts)
@@ -130,9 +178,10 @@ async def _prepare(
         time_scale=options.time_scale,
         salt=options.cache_salt,
         seed=options.seed,
-        run_id=secrets.token_hex(6),
+        # Salts of two runs may be the same where nothing outlives a run, and equal seeds shall give equal runs.
+        run_id=f"virtual-{options.seed}" if virtual else secrets.token_hex(6),
     )
-    return Prepared(endpoint, shown, found, choices, workload, trees, sizes, replay, simulated, metrics)
+    return choices, workload, trees, sizes, replay
 
 
 async def _metrics(options: RunOptions, endpoint: Endpoint) -> Discovery:
@@ -144,7 +193,7 @@ async def _metrics(options: RunOptions, endpoint: Endpoint) -> Discovery:
 
 def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
     facts = prepared.workload.facts()
-    label = " (simulated)" if prepared.simulated else ""
+    label = f" ({prepared.label})" if prepared.label else ""
     out.print(f"endpoint  {prepared.shown['url']}{label}, model {prepared.found.model}", markup=False)
     for slo in options.plan.slos:
         out.print(f"slo       {slo.echo()}", markup=False)
@@ -169,12 +218,15 @@ def _preflight(options: RunOptions, prepared: Prepared, out: Console) -> None:
     preflight.require(findings)
 
 
-def _say_estimate(options: RunOptions, out: Console) -> None:
+def _say_estimate(options: RunOptions, prepared: Prepared, out: Console) -> None:
     low, high = probe_estimate_s(options.plan)
     probes = probe_count_bound(options.plan)
     levels = ", ".join(map(str, options.plan.levels))
     what = f"levels {levels}" if levels else f"at most about {probes} probes, doubling from {options.plan.search.start}"  # type: ignore[union-attr]
     out.print(f"plan      {what}; {low:.0f} s to {high:.0f} s a probe, {probes * low / 60:.0f} min or more in all")
+    if prepared.profile is not None:
+        out.print("time      virtual: hours of it pass in minutes, on one core", markup=False)
+        return
     out.print(f"workers   {options.workers} load process{'es' if options.workers > 1 else ''}")
     quote = _client_quote(options)
     out.print(f"client    {quote.sentence}", style="yellow" if quote.state == "exceeded" else None, markup=False)
@@ -191,29 +243,37 @@ def _client_quote(options: RunOptions) -> Quote:
 
 def _view(options: RunOptions, prepared: Prepared, out: Console) -> View:
     if sys.stdout.isatty() and not options.plain and not options.json:
-        label = "  [simulated]" if prepared.simulated else ""
+        label = f"  [{prepared.label}]" if prepared.label else ""
         return LiveView(console.stdout(), f"agentperf  {prepared.shown['url']}  {prepared.found.model}{label}")
     return PlainView(out)
+
+
+def _plan(options: RunOptions, prepared: Prepared) -> Plan:
+    sizes = prepared.sizes
+    counted = sizes.mean_chars_per_token if sizes.source == "calibrated" else None
+    return msgspec.structs.replace(options.plan, chars_per_token=counted)
+
+
+def _jobs(prepared: Prepared, target: Target | None) -> Callable[[int, int], Job]:
+    def make_job(worker: int, workers: int) -> Job:
+        return Job(
+            worker=worker,
+            workers=workers,
+            target=target,
+            settings=prepared.replay,
+            trees=prepared.trees,
+            chars_per_token=prepared.sizes.mean_chars_per_token,
+        )
+
+    return make_job
 
 
 async def _conduct(
     options: RunOptions, prepared: Prepared, writer: RunWriter, past: Past | None, view: View
 ) -> tuple[Done, Progress]:
+    plan = _plan(options, prepared)
     secret = pickle.dumps((prepared.endpoint, options.limits))
-    sizes = prepared.sizes
-    counted = sizes.mean_chars_per_token if sizes.source == "calibrated" else None
-    plan = msgspec.structs.replace(options.plan, chars_per_token=counted)
-
-    def make_job(worker: int, workers: int) -> Job:
-        return Job(
-            worker=worker,
-            workers=workers,
-            target=Target(endpoint=secret, transport=prepared.found.transport),
-            settings=prepared.replay,
-            trees=prepared.trees,
-            chars_per_token=sizes.mean_chars_per_token,
-        )
-
+    make_job = _jobs(prepared, Target(endpoint=secret, transport=prepared.found.transport))
     with plain_errors(), view:
         async with open_sources(prepared.metrics.places) as sources, open_fleet(make_job, options.workers) as fleet:
             server = ServerWatch(sources, fleet.now_ns, prepared.found.model)
@@ -260,9 +320,28 @@ def _kept_page(page: Endpoint) -> str:
     return MASK if MASK in shown or page.auth == "userinfo" else shown
 
 
+def _run(
+    options: RunOptions, prepared: Prepared, writer: RunWriter, past: Past | None, view: View
+) -> tuple[Done, Progress]:
+    if prepared.profile is None:
+        return anyio.run(_conduct, options, prepared, writer, past, view, backend_options={"use_uvloop": True})
+    return anyio.run(
+        conduct_virtually,
+        _plan(options, prepared),
+        _jobs(prepared, None),
+        prepared.profile,
+        options.seed,
+        writer,
+        past,
+        view,
+        backend_options={"loop_factory": VirtualLoop},
+    )
+
+
 def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Path, ExitCode]:
     name = _run_name(options, prepared)
-    secrets = [*(v for _, v in prepared.endpoint.headers), *prepared.metrics.secrets]
+    headers = prepared.endpoint.headers if prepared.endpoint is not None else ()
+    secrets = [*(v for _, v in headers), *prepared.metrics.secrets]
     manifest = make_manifest(
         name=name,
         plan=options.plan,
@@ -271,10 +350,10 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
         endpoint=prepared.shown,
         capabilities=msgspec.to_builtins(prepared.found),
         simulated=prepared.simulated,
-        workers=options.workers,
+        workers=options.workers if prepared.profile is None else 1,
         deployment=options.deployment,
         choices=list(prepared.choices.sentences),
-        client_calibration=_client_quote(options).facts(),
+        client_calibration=_client_quote(options).facts() if prepared.profile is None else None,
         server_metrics=prepared.metrics.facts,
         invocation={
             **options.invocation,
@@ -282,6 +361,7 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
             "metrics_url": [_kept_page(page) for page in options.metrics or ()] or None,
         },
     )
+    manifest["virtual"] = prepared.profile is not None
     past = None
     if options.resume is not None:
         writer = RunWriter.reopen(options.resume, secrets=secrets)
@@ -294,15 +374,7 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
         writer.write_manifest(manifest)
     out.print(f"writing   {writer.directory}", style="dim", markup=False)
     try:
-        done, progress = anyio.run(
-            _conduct,
-            options,
-            prepared,
-            writer,
-            past,
-            _view(options, prepared, out),
-            backend_options={"use_uvloop": True},
-        )
+        done, progress = _run(options, prepared, writer, past, _view(options, prepared, out))
     except AgentperfError as error:
         writer.journal({"event": "run_failed", "error": str(error)})
         raise
@@ -311,6 +383,19 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
     if progress.failure is not None:
         out.print(f"agentperf: error: {progress.failure}", style="bold red", markup=False)
     return writer.directory, exit_code(done, progress)
+
+
+def _prepared(options: RunOptions, stack: ExitStack, out: Console) -> Prepared:
+    if options.endpoint.startswith(VIRTUAL_PREFIX):
+        profile = load_profile(options.endpoint.removeprefix(VIRTUAL_PREFIX))
+        return anyio.run(_prepare_virtual, options, profile, out, backend_options={"loop_factory": VirtualLoop})
+    endpoint, shown, simulated = stack.enter_context(_endpoint(options))
+
+    async def prepare() -> Prepared:
+        with plain_errors():
+            return await _prepare(options, endpoint, shown, out, simulated=simulated)
+
+    return anyio.run(prepare)
 
 
 def execute(options: RunOptions) -> ExitCode:
@@ -323,19 +408,14 @@ def execute(options: RunOptions) -> ExitCode:
             check_writable(options.out)  # before minutes are spent on the endpoint
         if options.traces is not None:
             resolve(options.traces)  # a mistyped name is told before the endpoint is asked anything
-        endpoint, shown, simulated = stack.enter_context(_endpoint(options))
-
-        async def prepare() -> Prepared:
-            with plain_errors():
-                return await _prepare(options, endpoint, shown, out, simulated=simulated)
-
-        prepared = anyio.run(prepare)
+        prepared = _prepared(options, stack, out)
         _say_plan(options, prepared, out)
         if options.dry_run:
-            _say_estimate(options, out)
+            _say_estimate(options, prepared, out)
+        if prepared.profile is None:
             _preflight(options, prepared, out)
+        if options.dry_run:
             return ExitCode.OK
-        _preflight(options, prepared, out)
         directory, code = _measure(options, prepared, out)
     _show(directory, options)
     return code

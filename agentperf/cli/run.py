@@ -30,7 +30,7 @@ def _output(metavar: str | None, text: str, *names: str) -> Any:
 def run(
     *,
     context_of_call: typer.Context,
-    endpoint: Annotated[str | None, _endpoint("URL", "http://host:8000/v1, or sim:PROFILE.")] = None,
+    endpoint: Annotated[str | None, _endpoint("URL", "http://host:8000/v1, sim:PROFILE, or virtual:PROFILE.")] = None,
     model: Annotated[str | None, _endpoint("NAME", "Else the only one served.")] = None,
     api_key_env: Annotated[str, _endpoint("NAME", "Variable with the key.")] = "OPENAI_API_KEY",
     header: Annotated[list[str] | None, _endpoint("LINE", "'Name: value', repeatable.")] = None,

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from agentperf.measure.bursts import can_tell, is_buffered, is_suspect, offsets_of, streamed_tokens, typical_pause_s
+from agentperf.measure.derive import CONDENSED
 from agentperf.measure.quantiles import Quantiles, quantiles
 from agentperf.measure.record import Record
 from agentperf.wire import failures
@@ -69,7 +70,7 @@ def stream_facts(window: Sequence[Record]) -> StreamFacts:
         for r in ok
         if r.token_source == USAGE and r.events > 0 and (tokens := streamed_tokens(r)) is not None
     ]
-    told = [(tokens, r) for tokens, r in counted if r.event_offsets_us is not None]  # a simulator may condense streams
+    told = [(tokens, r) for tokens, r in counted if CONDENSED not in (r.notes or "")]
     text = [(tokens, r.visible_chars) for tokens, r in counted if r.visible_chars is not None]
     buffered = [r for r in ok if is_buffered(r)]
     holds = [pause for r in buffered if (pause := typical_pause_s(r)) is not None]

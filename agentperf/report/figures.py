@@ -94,10 +94,10 @@ def _heading(figure: Figure, curve: Curve, title: str, remark: str) -> None:
     subtitle = " · ".join(part for part in (remark, curve.subtitle) if part)
     size = min(9.5, 9.5 * 120 * figure.get_figwidth() / 9.6 / max(len(subtitle), 1))
     figure.text(LEFT, top - 0.33 * inch, subtitle, size=size, color=style.QUIET, va="top", gid="subtitle")
-    if curve.simulated:
+    if curve.label:
         box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.LIMIT, "linewidth": 1.2}
         look: Look = {"size": 9, "weight": "bold", "color": style.LIMIT, "ha": "right", "va": "top"}
-        figure.text(0.972, top, "SIMULATED", gid="simulated", bbox=box, **look)
+        figure.text(0.972, top, curve.label.upper(), gid="simulated", bbox=box, **look)
 
 
 def _legend(figure: Figure, curve: Curve) -> None:

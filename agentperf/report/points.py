@@ -49,7 +49,8 @@ class Curve:
     remark: str
     """Why the title is to be taken with care, or empty."""
     subtitle: str
-    simulated: bool
+    label: str
+    """simulated, virtual, or empty."""
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -76,7 +77,7 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
     )
     if answer is None:
         title = "Speed by number of agents"
-        return Curve(points, None, (), (), None, None, title, "", _subtitle(summary), bool(summary["simulated"]))
+        return Curve(points, None, (), (), None, None, title, "", _subtitle(summary), words.label_of(summary))
     sentence = words.answer_sentence(answer, summary)
     named = words.slo_named(summary, answer["slo"])
     return Curve(
@@ -89,7 +90,7 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
         title=sentence.headline[:1].upper() + sentence.headline[1:],
         remark=sentence.remark,
         subtitle=_subtitle(summary),
-        simulated=bool(summary["simulated"]),
+        label=words.label_of(summary),
     )
 
 

@@ -13,6 +13,7 @@ Json = Mapping[str, Any]
 DASH: Final = "–"
 MARKS: Final = {"pass": "✓", "fail": "✗", "inconclusive": "?", "invalid": "!"}
 SIMULATED: Final = "simulated"
+VIRTUAL: Final = "virtual"
 ESTIMATED: Final = "~"
 SUSPECT: Final = "≈"
 
@@ -104,6 +105,13 @@ def limit_of(slo: Json, metric: str, stat: str) -> float | None:
     return None
 
 
+def label_of(summary: Json) -> str:
+    """The label of a run against a model of a server: behind HTTP, or in virtual time; empty for a real endpoint."""
+    if summary.get("virtual"):
+        return VIRTUAL
+    return SIMULATED if summary["simulated"] else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """The answer for one SLO. `status` is one of the verdicts and gives mark and colour."""
@@ -112,7 +120,8 @@ class Sentence:
     headline: str
     remark: str
     """Why the headline is to be taken with care, or empty."""
-    simulated: bool
+    label: str
+    """What no real endpoint gave is marked with it: simulated, virtual, or empty."""
     bracket: str
     slo: str
     """The SLO, spelled out."""
@@ -126,7 +135,7 @@ class Sentence:
     @property
     def text(self) -> str:
         """The whole sentence."""
-        label = f" ({SIMULATED})" if self.simulated else ""
+        label = f" ({self.label})" if self.label else ""
         return self.headline + label + (f": {self.remark}" if self.remark else "")
 
 
@@ -152,9 +161,7 @@ def answer_sentence(answer: Json, summary: Json) -> Sentence:
     """Mark, sentence, bracket and evidence of one answer."""
     slo = slo_named(summary, answer["slo"])
     status, headline, remark = _said(answer, short_name(slo))
-    return Sentence(
-        status, headline, remark, bool(summary["simulated"]), bracket(answer), spelled_out(slo), evidence(answer)
-    )
+    return Sentence(status, headline, remark, label_of(summary), bracket(answer), spelled_out(slo), evidence(answer))
 
 
 def bracket(answer: Json) -> str:
@@ -228,7 +235,7 @@ def evidence(answer: Json) -> tuple[str, ...]:
 def source_line(summary: Json) -> str:
     """Endpoint, model and trace set, with the simulated label."""
     endpoint = summary["endpoint"]
-    if endpoint and summary["simulated"]:
-        endpoint = f"{endpoint} ({SIMULATED})"
+    if endpoint and label_of(summary):
+        endpoint = f"{endpoint} ({label_of(summary)})"
     traces = f"trace set {summary['trace_set']}" if summary["trace_set"] else None
     return " · ".join(str(part) for part in (endpoint, summary["model"], traces) if part)

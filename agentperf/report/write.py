@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentperf.errors import UsageError
 from agentperf.report.points import Curve, curve_points
 from agentperf.report.tables import Report, make_report, show, to_markdown
+from agentperf.report.words import label_of
 from agentperf.store.files import write_atomic
 from agentperf.store.rundir import Run, read_run, slug
 
@@ -75,7 +76,7 @@ def _write_figures(summary: dict[str, Any], target: Path) -> tuple[list[Path], l
 
 
 def _alt(curve: Curve) -> str:
-    label = " (simulated)" if curve.simulated else ""
+    label = f" ({curve.label})" if curve.label else ""
     return f"Speed and time to first token by number of agents: {curve.title}{label}"
 
 
@@ -84,7 +85,7 @@ def _facts(run: Run, summary: dict[str, Any]) -> Sequence[tuple[str, str]]:
     traces = manifest.get("trace_set") or {}
     host = manifest.get("host") or {}
     facts = {
-        "endpoint": (summary["endpoint"] or "") + (" (simulated)" if summary["simulated"] else ""),
+        "endpoint": (summary["endpoint"] or "") + (f" ({label})" if (label := label_of(summary)) else ""),
         "model": summary["model"],
         "protocol": summary["protocol"],
         "trace set": ", ".join(

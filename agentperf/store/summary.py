@@ -31,6 +31,7 @@ def summarise_run(manifest: Mapping[str, Any], events: Iterable[Mapping[str, Any
         "reason": "failed" if failed is not None else RUNNING if interrupted else finished["reason"],  # type: ignore[index]
         "error": failed.get("error") if failed is not None else None,
         "simulated": bool(manifest.get("simulated", False)),
+        "virtual": bool(manifest.get("virtual", False)),
         "name": manifest.get("name"),
         "model": manifest.get("model"),
         "endpoint": (manifest.get("endpoint") or {}).get("url"),

@@ -1,0 +1,61 @@
+"""`--endpoint virtual:PROFILE`: the whole run inside this process, in virtual time; no sockets, no load processes."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from agentperf.cli.live import View
+from agentperf.errors import plain_errors
+from agentperf.fleet.fleet import local_fleet
+from agentperf.fleet.messages import Job
+from agentperf.run.conductor import Progress, conduct
+from agentperf.run.plan import Plan
+from agentperf.run.resume import Past
+from agentperf.search.model import Done
+from agentperf.sim.profile import Profile
+from agentperf.sim.virtual import VirtualEndpoint
+from agentperf.store.rundir import RunWriter
+from agentperf.wire.check import Capabilities
+from agentperf.wire.exchange import Caller
+
+VIRTUAL_PREFIX = "virtual:"
+NOTE = "virtual time: the server is a model inside this process, and nothing was sent to any endpoint"
+
+
+def capabilities(profile: Profile) -> Capabilities:
+    """What the check of a real endpoint would have found; it is known, so nothing is asked."""
+    return Capabilities(
+        model=profile.model,
+        models=[profile.model],
+        context_tokens=profile.context_tokens,
+        usage=True,
+        cached_tokens=True,
+        ignore_eos="honoured",
+        max_tokens_field="max_tokens",
+        stream_options=True,
+        server=None,
+        engine="agentperf-sim",
+        transport="timed",
+        notes=[NOTE],
+    )
+
+
+@asynccontextmanager
+async def open_virtual(profile: Profile, seed: int) -> AsyncIterator[Caller]:
+    """The way to a server that has just started; under a VirtualLoop."""
+    async with VirtualEndpoint(profile, seed) as endpoint:
+        yield endpoint.caller
+
+
+async def conduct_virtually(
+    plan: Plan,
+    make_job: Callable[[int, int], Job],
+    profile: Profile,
+    seed: int,
+    writer: RunWriter,
+    past: Past | None,
+    view: View,
+) -> tuple[Done, Progress]:
+    """The conductor, the agents and all else as they are; under a VirtualLoop."""
+    with plain_errors(), view:
+        async with open_virtual(profile, seed) as caller, local_fleet(make_job, caller) as fleet:
+            return await conduct(plan, fleet, writer, view.update, past=past)
