@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agentperf.sim import metrics
 from agentperf.sim.driver import REAL_SLACK_S, EngineDriver
 from agentperf.sim.engine import Emission, Engine
+from agentperf.sim.page import page_text
 from agentperf.sim.profile import Profile
 from agentperf.sim.service import SIMULATED_HEADER, Accepted, Refusal, Service, refusal
 
@@ -189,11 +189,7 @@ def make_app(profile: Profile, seed: int = 0, api_key: str | None = None) -> Sta
     started = int(time.time())
 
     def metrics_page() -> tuple[str, str]:
-        engine = server.engine
-        text = metrics.render(
-            profile.model, engine.counters, engine.gauges(), engine.pool.capacity, profile.block_tokens
-        )
-        return "text/plain; version=0.0.4; charset=utf-8", text
+        return "text/plain; version=0.0.4; charset=utf-8", page_text(server.engine, profile)
 
     async def http_error(_request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500

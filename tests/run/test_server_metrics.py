@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -20,10 +21,10 @@ from agentperf.run.conductor import Progress, conduct
 from agentperf.run.plan import Plan
 from agentperf.server.columns import engines_of, offers_of
 from agentperf.server.engines import wanted
-from agentperf.server.fetch import Fetch, Source
+from agentperf.server.fetch import Fetch
 from agentperf.server.page import PageError, read_page
 from agentperf.server.watch import ServerWatch
-from agentperf.sim import metrics
+from agentperf.sim.page import source_of
 from agentperf.sim.profile import load_profile
 from agentperf.sim.virtual import VirtualEndpoint
 from agentperf.slo.verdict import Rules
@@ -39,16 +40,6 @@ def sweep(*levels: int, duration_s: float = 40.0) -> Plan:
     window = WindowSettings(warmup_max_s=30, window_max_s=120, settle_s=20)
     rules = Rules(min_requests=window.first_look)
     return Plan(protocol="sweep", slos=(), window=window, rules=rules, levels=levels, duration_s=duration_s)
-
-
-def page_of(endpoint: VirtualEndpoint) -> Fetch:
-    async def fetch() -> bytes:
-        engine, profile = endpoint.engine, endpoint.profile
-        return metrics.render(
-            profile.model, engine.counters, engine.gauges(), engine.pool.capacity, profile.block_tokens
-        ).encode()
-
-    return fetch
 
 
 async def hang() -> bytes:
@@ -79,8 +70,7 @@ def shared(caller: Caller) -> Caller:
     async def call(body: Body, request_id: str) -> Exchange:
         async with anyio.create_task_group() as group:
             group.start_soon(caller, body, f"other-{request_id}")
-            exchange = await caller(body, request_id)
-        return exchange
+            return await caller(body, request_id)
 
     return call
 
@@ -94,9 +84,10 @@ def run(
 
     async def main() -> Progress:
         async with VirtualEndpoint(load_profile("demo")) as endpoint:
-            page = page_of(endpoint)
-            first = read_page(await page(), wanted())
-            source = Source("sim", fetch or page, offers_of(first), engines_of(first))
+            source = source_of(endpoint)
+            if fetch is not None:
+                page = read_page(await source.fetch(), wanted())
+                source = replace(source, fetch=fetch, offers=offers_of(page), engines=engines_of(page))
             body = BodySettings(model=endpoint.facts.model, output="exact")
             settings = ReplaySettings(body=body, seed=1, run_id="seed1")
 
