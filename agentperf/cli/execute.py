@@ -50,6 +50,7 @@ from agentperf.yardstick.quote import Quote, quote_kept
 
 SIM_PREFIX = "sim:"
 SIM_ENGINE = "agentperf-sim"
+NO_METRICS = Discovery((), "not read, as asked (--no-metrics)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ async def _prepare_virtual(options: RunOptions, profile: Profile, out: Console) 
         return open_virtual(profile, options.seed)
 
     settled = await _settle(options, found, opened, out, simulated=True)
-    metrics = Discovery((), "none: the server is a model inside this process")
+    metrics = NO_METRICS if options.metrics is None else Discovery((), inside=options.endpoint)
     return Prepared(None, shown, found, *settled, True, metrics, profile)
 
 
@@ -187,7 +188,7 @@ async def _settle(
 async def _metrics(options: RunOptions, endpoint: Endpoint) -> Discovery:
     """The server's metrics pages, or why there are none."""
     if options.metrics is None:
-        return Discovery((), "not read, as asked (--no-metrics)")
+        return NO_METRICS
     return await discover(endpoint, options.metrics)
 
 
@@ -334,6 +335,7 @@ def _run(
         writer,
         past,
         view,
+        options.metrics is not None,
         backend_options={"loop_factory": VirtualLoop},
     )
 

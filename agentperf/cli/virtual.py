@@ -11,6 +11,8 @@ from agentperf.run.conductor import Progress, conduct
 from agentperf.run.plan import Plan
 from agentperf.run.resume import Past
 from agentperf.search.model import Done
+from agentperf.server.watch import ServerWatch
+from agentperf.sim.page import source_of
 from agentperf.sim.profile import Profile
 from agentperf.sim.virtual import VirtualEndpoint
 from agentperf.store.rundir import RunWriter
@@ -54,8 +56,11 @@ async def conduct_virtually(
     writer: RunWriter,
     past: Past | None,
     view: View,
+    metrics: bool,
 ) -> tuple[Done, Progress]:
-    """The conductor, the agents and all else as they are; under a VirtualLoop."""
+    """The conductor, the agents and all else as they are; under a VirtualLoop. `metrics`: the model's page is read."""
     with plain_errors(), view:
-        async with open_virtual(profile, seed) as caller, local_fleet(make_job, caller) as fleet:
-            return await conduct(plan, fleet, writer, view.update, past=past)
+        async with VirtualEndpoint(profile, seed) as endpoint, local_fleet(make_job, endpoint.caller) as fleet:
+            sources = [source_of(endpoint)] if metrics else []
+            server = ServerWatch(sources, fleet.now_ns, profile.model)
+            return await conduct(plan, fleet, writer, view.update, past=past, server=server)

@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 from agentperf.server.columns import Offers, engines_of, offers_of
-from agentperf.server.engines import paths, wanted
+from agentperf.server.engines import SIM_ENGINE, paths, wanted
 from agentperf.server.page import MAX_BYTES, Page, PageError, read_page
 from agentperf.wire.endpoint import Endpoint, parse_endpoint
 from agentperf.wire.models import open_client
@@ -60,10 +60,15 @@ class Discovery:
 
     places: tuple[Place, ...]
     reason: str | None = None
+    inside: str | None = None
+    """Name of a page that is a model's inside this process and is read without HTTP."""
 
     @property
     def facts(self) -> dict[str, Any]:
         """For the manifest."""
+        if self.inside is not None:
+            page: dict[str, Any] = {"url": self.inside, "engines": [SIM_ENGINE], "columns": {}, "reason": None}
+            return {"pages": [page], "reason": None}
         return {
             "pages": [
                 {
@@ -80,6 +85,8 @@ class Discovery:
     @property
     def line(self) -> str:
         """The pages in one line, for the plan of a run."""
+        if self.inside is not None:
+            return f"{self.inside} ({SIM_ENGINE})"
         if not self.places:
             return f"none: {self.reason}"
         said = [f"{p.name} ({p.note or ', '.join(p.engines)})" for p in self.places]

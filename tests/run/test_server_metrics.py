@@ -205,6 +205,18 @@ def test_no_secret_of_a_page_reaches_the_run_directory(tmp_path: Path) -> None:
     assert sum("server metrics: http://127.0.0.1:9/" in w for w in row["warnings"]) == 2
 
 
+def test_a_virtual_endpoint_has_its_page(tmp_path: Path) -> None:
+    done = agentperf(
+        *("run", "--endpoint", "virtual:demo", "--concurrency", "3", "--duration", "60s", "--traces", "smoke"),
+        *("--plain", "--json", "--out", str(tmp_path)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "metrics   virtual:demo (agentperf-sim)" in done.stderr
+    (row,) = json.loads(done.stdout)["levels"]
+    assert row["server"]["ttft_n"] == row["server"]["client_ttft_n"] > 20
+    assert row["server"]["ttft_difference_s"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_no_metrics_as_asked() -> None:
     done = agentperf("run", "--endpoint", "sim:demo", "--slo", "80tps", "--no-metrics", "--dry-run")
     assert done.returncode == 0, done.stderr
