@@ -1,5 +1,6 @@
 """Scenarios through all of `agentperf run`: what is in records.parquet against what the server wrote, and when."""
 
+import json
 import os
 import subprocess
 import sys
@@ -41,10 +42,22 @@ STALL_S = 0.8
 MODELS = json_reply(b'{"data":[{"id":"m","max_model_len":32768}]}')
 
 
+REFUSED = {"max_tokens": "use max_completion_tokens instead of max_tokens", "ignore_eos": "unknown field: ignore_eos"}
+
+
 def script(seen: Seen) -> Reply:
-    """A turn's request id ends in the name of its scenario; the checks before the run get a plain reply."""
+    """A server that refuses two of the usual fields."""
     if seen.method == "GET":
         return MODELS if seen.path.endswith("/models") else json_reply(b"{}", 404)
+    return Reply(late=answer)
+
+
+def answer(seen: Seen) -> Reply:
+    """A turn's request id ends in the name of its scenario; the checks before the run get a plain reply."""
+    body = json.loads(seen.body)
+    for field, says in REFUSED.items():
+        if field in body:
+            return json_reply(json.dumps({"error": {"message": says}}).encode(), 400)
     name = next((n for n in CHOSEN if seen.headers["x-request-id"].endswith(f"-{n}-0")), "tokens.plain")
     return BY_NAME[name].reply
 
@@ -132,6 +145,9 @@ def test_records_of_a_run(tmp_path: Path) -> None:
         # This machine may have been busy at one of them; a fault of the code would be in all.
         if len(problems) == len(found):
             raise problems[0]
+    sent = [json.loads(seen.body) for seen in all_seen if seen.method == "POST"]
+    assert not [body for body in sent[-len(records) :] if REFUSED.keys() & body.keys()]
+    assert all(body["max_completion_tokens"] > 0 and body["stream_options"] for body in sent[-len(records) :])
     assert {record.outcome for record in records} >= {"ok", "failed"}
     classes = {record.error_class for record in records} - {None}
     assert classes >= {
