@@ -19,6 +19,8 @@ from benchmarks.clients import NAMES, Client, clients
 from benchmarks.cores import cores_text, split_cores
 from benchmarks.figures import (
     CPU_BOUND,
+    PEER_CPU,
+    PEER_SPEED,
     SPEED_BOUND,
     TTFT_BOUND_MS,
     Figures,
@@ -66,6 +68,7 @@ def one_round(found: Sequence[Client], work: Work, binary: Path, folder: Path, m
 def verdicts(found: Sequence[Figures]) -> list[tuple[str, bool]]:
     """The bounds that apply, each in words with whether it is met; of agentperf, with any number of processes."""
     bare = next((f for f in found if f.client == "bare protocol"), None)
+    peer = next((f for f in found if f.client == "aiperf"), None)
     made: list[tuple[str, bool]] = []
     for ours in (f for f in found if f.client.startswith("agentperf")):
         errors = (
@@ -78,6 +81,10 @@ def verdicts(found: Sequence[Figures]) -> list[tuple[str, bool]]:
             made.append(
                 (f"{ours.client}: CPU per event {times:.2f} times the bare one <= {CPU_BOUND:g}", times <= CPU_BOUND)
             )
+        if peer is not None and ours.client == "agentperf":
+            speed, cpu = peer.speed[1] / ours.speed[1], peer.us_per_event / ours.us_per_event
+            made.append((f"aiperf's p99 speed error {speed:,.0f} times ours >= {PEER_SPEED:g}", speed >= PEER_SPEED))
+            made.append((f"aiperf's CPU per event {cpu:.1f} times ours >= {PEER_CPU:g}", cpu >= PEER_CPU))
     return made
 
 

@@ -57,12 +57,17 @@ class BareConnection(asyncio.Protocol):
 
 
 def content_stamps(reads: list[Read]) -> tuple[int, int] | None:
-    """Stamps of the first and the last read that complete an event with text, in ns; None where there is none.
+    """Stamps of the first and the last read that complete a line with text, in ns; None where there is none.
 
-    >>> content_stamps([(1, b'HTTP/1.1 200 OK'), (2, b'{"content":"a"}'), (3, b'{"content":"b"}'), (4, b"[DONE]")])
+    >>> content_stamps([(1, b"HTTP/1.1 200"), (2, b'{"content":"a"}\\n{"con'), (3, b'tent":"b"}\\n'), (4, b"[DONE]")])
     (2, 3)
     """
-    stamps = [at for at, data in reads if data.count(CONTENT) > data.count(EMPTY)]
+    stamps: list[int] = []
+    pending = b""
+    for at, data in reads:
+        lines, newline, pending = (pending + data).rpartition(b"\n")
+        if newline and lines.count(CONTENT) > lines.count(EMPTY):
+            stamps.append(at)
     return (stamps[0], stamps[-1]) if stamps else None
 
 

@@ -70,20 +70,23 @@ class TreeCpu:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
+        self._sample()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        self._sample()
+
+    def _sample(self) -> None:
+        for pid in tree_of(self._pid, parents()):
+            self._by_pid[pid] = max(self._by_pid.get(pid, 0.0), cpu_of(pid))
+        self._samples.append((time.monotonic_ns(), sum(self._by_pid.values())))
 
     def _watch(self) -> None:
-        while True:
-            for pid in tree_of(self._pid, parents()):
-                self._by_pid[pid] = max(self._by_pid.get(pid, 0.0), cpu_of(pid))
-            self._samples.append((time.monotonic_ns(), sum(self._by_pid.values())))
-            if self._stop.wait(self._every_s):
-                return
+        while not self._stop.wait(self._every_s):
+            self._sample()
 
     def between(self, open_ns: int, close_ns: int) -> float:
         """CPU time used in [open, close] in s, between samples by interpolation; nan without samples around it."""

@@ -13,6 +13,8 @@ SPEED_BOUND = 0.005
 CPU_BOUND = 1.5
 """agentperf's CPU per event over that of the bare protocol, in the same run."""
 IN_FLIGHT_BOUND = 0.99
+PEER_SPEED, PEER_CPU = 20.0, 5.0
+"""How many times agentperf's p99 speed error and its CPU per event aiperf's are, at least, in the same run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +189,11 @@ def ms(value: float) -> str:
 
 
 def ratio(other: float, ours: float) -> str:
-    """`12x`, or a dash where it would say nothing."""
-    return f"{other / ours:,.3g}x" if ours > 0 and math.isfinite(other) else "-"
+    """`12.3x`, `3,890x`, or a dash where it would say nothing."""
+    if not (ours > 0 and math.isfinite(other)):
+        return "-"
+    times = other / ours
+    return f"{times:,.0f}x" if times >= 100 else f"{times:.3g}x"
 
 
 def share(value: float) -> str:

@@ -15,7 +15,7 @@ from benchmarks.truth import VARIABLE, build
 SOURCE = Path(
     os.environ.get(VARIABLE) or Path(__file__).resolve().parents[2].parent / "shared" / "tools" / "truthserver.c"
 )
-WORK = Work(streams=8, tps=50, ttft_ms=100, tokens=25, seconds=1.5)
+WORK = Work(streams=8, tps=50, ttft_ms=100, tokens=25, seconds=1)
 
 pytestmark = [
     pytest.mark.skipif(not SOURCE.is_file(), reason=f"the truth server is not at hand ({VARIABLE} is not set)"),
@@ -43,8 +43,8 @@ def test_what_a_client_says_agrees_with_the_servers_log(
     assert {row.first_tokens for row in log.values()} == {tokens_per_event}
     assert len({s.id for s in run.said}) == len(run.said) == len(log)
     found = figures(run, log)
-    # Eight streams of 0.58 s, one after the other for 1.5 s; a busy machine may lose half of that.
-    assert found.requests >= 8
+    # Eight streams of 0.58 s, one after the other for 1 s; a busy machine may lose half of that.
+    assert found.requests >= 6
     assert found.lost == found.unmatched == 0
     # The server stamps before it sends, by the same clock, so no client can have seen a token earlier.
     assert min(ttft_errors_ms([(s, log[s.id]) for s in run.said])) >= 0
