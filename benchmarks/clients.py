@@ -55,7 +55,8 @@ def run_agentperf(work: Work, server: TruthServer, cores: Cores, workers: int = 
     held = ours.hold(level)
     name = "agentperf" if workers == 1 else f"agentperf x {workers}"
     said = [said_by_record(r) for r in held.records]
-    return Run(name, work.streams, held.open_ns, held.close_ns, said, held.cpu_s, spent.others())
+    window = (held.open_ns, held.close_ns)
+    return Run(name, work.streams, *window, said, held.cpu_s, spent.others(), held.collector_s)
 
 
 def said_by_row(row: Row, *, first_tokens: int = 1) -> Said:

@@ -45,6 +45,8 @@ class Run:
     """CPU time of all processes of the client in the window."""
     others: float | None
     """Cores that other work on the machine used meanwhile; None where it is not known."""
+    collector_s: float = 0.0
+    """What of `cpu_s` went to a process that only takes the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Figures:
     server_late_ms: float
     """p99 of how late the server itself was with first tokens."""
     others: float | None
+    collector_us: float = 0.0
+    """Of the CPU per event: what went to a process that only takes the records."""
 
     @property
     def within_bound(self) -> bool:
@@ -164,6 +168,7 @@ def figures(run: Run, log: Mapping[str, TruthRow]) -> Figures:
         events_per_s=events * 1e9 / (run.close_ns - run.open_ns),
         server_late_ms=_size([(row.t_first - row.s_first) / 1e6 for _, row in pairs], 99),
         others=run.others,
+        collector_us=run.collector_s * 1e6 / events if events else math.nan,
     )
 
 
@@ -213,6 +218,7 @@ LINES: tuple[tuple[str, Callable[[Figures], str], Callable[[Figures], float] | N
     ("in flight / wanted", lambda f: f"{f.in_flight:,.1f} / {f.wanted:,}", lambda f: f.in_flight),
     ("events/s", lambda f: f"{f.events_per_s:,.0f}", lambda f: f.events_per_s),
     ("CPU per event", lambda f: f"{f.us_per_event:.1f} us", lambda f: f.us_per_event),
+    ("of it, taking the records", lambda f: f"{f.collector_us:.1f} us" if f.collector_us else "", None),
     ("requests", lambda f: f"{f.requests:,}", None),
     ("lost", lambda f: f"{f.lost + f.unmatched:,}", None),
     ("server late p99", lambda f: ms(f.server_late_ms), None),

@@ -57,6 +57,7 @@ def test_one_request() -> None:
     assert f.in_flight == pytest.approx(0.25)  # 2.5 s of a window of 10 s
     assert f.events_per_s == pytest.approx(10.1)
     assert f.us_per_event == pytest.approx(200.0)
+    assert figures(run([said("a")], collector_s=0.00505), {"a": truth_row("a")}).collector_us == pytest.approx(50.0)
     assert f.server_late_ms == pytest.approx(1.0)
     assert (f.lost, f.unmatched) == (0, 0)
 

@@ -146,9 +146,8 @@ def test_a_naive_users_session_is_its_own() -> None:
 
 
 def test_bodies_are_measured_in_every_way() -> None:
-    with sink(frozenset(), 30.0) as base_url:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = {way: runner.run(bodies.cost(way, base_url, 50, 5)) for way in bodies.WAYS}
+    with sink(frozenset(), 30.0) as base_url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = {way: runner.run(bodies.cost(way, base_url, 50, 5)) for way in bodies.WAYS}
     ours = found["agentperf"]
     assert all(c.cpu_us > 0 and c.wall_us > 0 for c in found.values())
     # The shared buffer goes out as it is: what is newly held is a small part of a body. Others build one at least.
