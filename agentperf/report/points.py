@@ -95,9 +95,14 @@ def curve_points(summary: Json, slo: str | None = None) -> Curve:
 
 
 def _subtitle(summary: Json) -> str:
-    """Where the figures come from, and from how many requests."""
-    n = sum(row["started"] or 0 for row in summary["levels"])
-    return " · ".join(part for part in (words.source_line(summary), f"n = {words.count(n)} requests") if part)
+    """Where the figures come from, from how many requests, and what is in doubt about them."""
+    rows = summary["levels"]
+    n = sum(row["started"] or 0 for row in rows)
+    counts = "token counts estimated" if any(words.doubt(row, "tokens") for row in rows) else ""
+    doubtful = ", ".join(dict.fromkeys(str(row["level"]) for row in rows if words.doubt(row, "stamps")))
+    bursts = f"streams came in bursts at {doubtful} agents: a buffer's figures" if doubtful else ""
+    parts = (words.source_line(summary), f"n = {words.count(n)} requests", counts, bursts)
+    return " · ".join(part for part in parts if part)
 
 
 def _limits(slo: Json, metric: str) -> tuple[tuple[str, float], ...]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from agentperf.cli.report import report as report_command
 from agentperf.errors import UsageError
+from agentperf.report.points import curve_points
 from agentperf.report.tables import make_report, show, to_markdown
 from agentperf.report.words import doubt, marked, stream_word
 from agentperf.report.write import write_report
@@ -29,7 +30,7 @@ def steady(events: int = 100) -> list[float]:
 
 def level(times: list[float] | None = None, count: int = 40, **changes: Any) -> list[Any]:
     return [
-        seen(times or steady(), request_id=f"r{i}", play=f"p{i % 8}", t0_ns=i, due_ns=i, **changes)
+        seen(times or steady(), request_id=f"r{i}", play=f"p{i % 40}", t0_ns=i, due_ns=i, **changes)
         for i in range(count)
     ]
 
@@ -95,9 +96,18 @@ def test_estimated_counts_are_marked_where_they_are_used() -> None:
 
 
 def test_the_evidence_of_an_answer_says_what_it_rests_on() -> None:
-    records = level(token_source="estimate")
+    records = level(count=300, token_source="estimate")
     report = make_report(summary_of(records))
     assert any("token counts estimated" in line for line in report.answers[0].evidence)
+
+
+def test_figures_say_what_is_in_doubt() -> None:
+    clean = curve_points(summary_of(level()), SLO)
+    assert clean.subtitle.endswith("n = 40 requests")
+    held = curve_points(summary_of(level(timer(steady(), 0.25, 0.1), token_source="estimate")), SLO)
+    assert held.subtitle.endswith(
+        "n = 40 requests · token counts estimated · streams came in bursts at 4 agents: a buffer's figures"
+    )
 
 
 def test_a_dash_needs_no_mark() -> None:

@@ -67,7 +67,7 @@ class Streaming:
         return x
 
 
-def hold(server: Streaming, directory: Path, slo: str, **changes: Any) -> tuple[Done, Progress]:
+def hold(server: Streaming, directory: Path, slo: str, seconds: float = 30.0, **changes: Any) -> tuple[Done, Progress]:
     window = WindowSettings(warmup_max_s=60, window_max_s=600, settle_s=20)
     plan = Plan(
         protocol="sweep",
@@ -75,7 +75,7 @@ def hold(server: Streaming, directory: Path, slo: str, **changes: Any) -> tuple[
         window=window,
         rules=Rules(min_requests=window.first_look),
         levels=(4,),
-        duration_s=240.0,
+        duration_s=seconds,
         **changes,
     )
     writer = RunWriter.create(directory)
@@ -97,7 +97,7 @@ def told(directory: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
 
 
 def test_an_honest_server_is_judged_plainly(tmp_path: Path) -> None:
-    _, progress = hold(Streaming(), tmp_path / "r", "p25 speed >= 55, p75 ttft <= 1 s")
+    _, progress = hold(Streaming(), tmp_path / "r", "p25 speed >= 55, p75 ttft <= 1 s", 240.0)
     metrics, row, text = told(tmp_path / "r")
     assert progress.history[0].verdicts["p25 speed >= 55, p75 ttft <= 1 s"].status == "pass"
     assert metrics["streams"]["buffered"] == 0
@@ -111,7 +111,7 @@ def test_an_honest_server_is_judged_plainly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("through", [lambda t: timer(t, 0.25, 0.1), whole])
 def test_through_a_buffer_the_run_says_so_everywhere(tmp_path: Path, through: Callable[[Times], Times]) -> None:
     """60 tok/s, and 48 at the least by the time of the whole request: 55 is in doubt."""
-    done, progress = hold(Streaming(through), tmp_path / "r", "p25 speed >= 55")
+    done, progress = hold(Streaming(through), tmp_path / "r", "p25 speed >= 55", 240.0)
     metrics, row, text = told(tmp_path / "r")
     outcome = progress.history[0]
     verdict = outcome.verdicts["p25 speed >= 55"]
@@ -128,7 +128,7 @@ def test_through_a_buffer_the_run_says_so_everywhere(tmp_path: Path, through: Ca
 
 
 def test_with_much_to_spare_it_passes_through_a_buffer(tmp_path: Path) -> None:
-    done, _ = hold(Streaming(lambda t: timer(t, 0.25, 0.1)), tmp_path / "r", "p25 speed >= 30, p75 ttft <= 5 s")
+    done, _ = hold(Streaming(lambda t: timer(t, 0.25, 0.1)), tmp_path / "r", "p25 speed >= 30, p75 ttft <= 5 s", 240.0)
     metrics, row, text = told(tmp_path / "r")
     assert done.answers[0].capacity == 4
     assert metrics["streams"]["hold_s"] == pytest.approx(0.25, abs=0.01)
@@ -138,7 +138,7 @@ def test_with_much_to_spare_it_passes_through_a_buffer(tmp_path: Path) -> None:
 
 
 def test_without_usage_every_figure_of_tokens_is_marked(tmp_path: Path) -> None:
-    hold(Streaming(usage=None), tmp_path / "r", "p25 speed >= 40")
+    hold(Streaming(usage=None), tmp_path / "r", "p25 speed >= 40", 240.0)
     metrics, row, text = told(tmp_path / "r")
     assert metrics["streams"]["token_sources"] == {"estimate": metrics["ok"]}
     assert row["streams"]["estimated"] is True
