@@ -169,6 +169,15 @@ def _ratio(pairs: Sequence[tuple[int | None, int]]) -> float | None:
     return sum(a for a, _ in known) / expected if expected else None
 
 
+def _cached_share(ok: Sequence[Record]) -> float | None:
+    """Cached of all prompt tokens, summed; None where a reply left it out."""
+    reported = [r for r in ok if r.prompt_tokens is not None]
+    total = sum(r.prompt_tokens or 0 for r in reported)
+    if total == 0 or any(r.cached_tokens is None for r in reported):
+        return None
+    return sum(r.cached_tokens or 0 for r in reported) / total
+
+
 def first_turns(records: Iterable[Record]) -> frozenset[str]:
     """Ids of the requests that opened a session in a play: nothing of their own history can be cached yet."""
     first: dict[tuple[str, str], Record] = {}
@@ -189,10 +198,6 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
     opening = first_turns(records)
     cold = [r for r in ok if r.request_id in opening]
     warm = [r for r in ok if r.request_id not in opening]
-    reported = [r for r in ok if r.prompt_tokens is not None]
-    prompt_sum = sum(r.prompt_tokens or 0 for r in reported)
-    all_cached = bool(reported) and all(r.cached_tokens is not None for r in reported)
-    expected = sum(r.expected_prompt_tokens for r in ok)
     outputs = [r for r in ok if r.output_tokens is not None]
     events = sum(r.events for r in outputs)
     streams = stream_facts(window)
@@ -227,8 +232,8 @@ def summarise(records: Sequence[Record], *, level: int, open_ns: int, close_ns: 
         output_tokens=quantiles(float(r.output_tokens) for r in ok if r.output_tokens is not None),
         prompt_ratio=_ratio([(r.prompt_tokens, r.expected_prompt_tokens) for r in ok]),
         output_ratio=_ratio([(r.output_tokens, r.target_output_tokens) for r in ok]),
-        cached_share=sum(r.cached_tokens or 0 for r in reported) / prompt_sum if all_cached and prompt_sum else None,
-        expected_cached_share=sum(r.expected_cached_tokens for r in ok) / expected if expected else None,
+        cached_share=_cached_share(ok),
+        expected_cached_share=_ratio([(r.expected_cached_tokens, r.expected_prompt_tokens) for r in ok]),
         output_tps=rates["output"],
         uncached_input_tps=rates["uncached"],
         cached_input_tps=rates["cached"],
