@@ -615,6 +615,19 @@ async def test_s12_tls_wrong_name_and_plain_server(kind: str, authority: trustme
 
 
 @pytest.mark.anyio
+async def test_tls_early_answer_while_we_still_send(kind: str, authority: trustme.CA) -> None:
+    if kind == "httpx":
+        pytest.skip("httpx loses the answer behind the broken pipe")
+    async with (
+        serve(early(413), tls=server_context(authority, "127.0.0.1")) as server,
+        calling(server.base("https"), kind, insecure=True) as caller,
+    ):
+        for _ in range(5):
+            outcome = chat.fold(await caller(LARGE, "r"))
+            assert (outcome.status, outcome.error) == (413, "HTTP 413: not now")
+
+
+@pytest.mark.anyio
 async def test_tls_cut_in_the_middle(kind: str, authority: trustme.CA) -> None:
     cut = Reply([Step(chunk({"content": "a"})), Step(delay_s=0.05, fault="close")])
     async with (
