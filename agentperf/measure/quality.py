@@ -27,7 +27,7 @@ def quality_warnings(
     """Sentences about one level. `chars_per_token` is that of the calibration, None where there was none."""
     return [
         *_workload(metrics, isolated=isolated),
-        *_bursts(metrics),
+        *_bursts(metrics, late=health.status == "invalid"),
         *_counts(metrics, chars_per_token),
         *_prompts(metrics),
         *_ends(metrics),
@@ -57,13 +57,14 @@ def _workload(metrics: LevelMetrics, *, isolated: bool) -> Iterator[str]:
             )
 
 
-def _bursts(metrics: LevelMetrics) -> Iterator[str]:
+def _bursts(metrics: LevelMetrics, *, late: bool) -> Iterator[str]:
     facts = metrics.streams
     if facts.suspect:
         held = f", held back for {facts.hold_s * 1e3:.0f} ms at a time" if facts.hold_s is not None else ""
         yield (
             f"{facts.buffered} of {facts.tellable} longer replies came in bursts{held}: this level is suspect, its "
             f"speeds and TTFTs are those of a buffer between server and client ({UNBUFFER})"
+            + ("; or of this client, which was late itself" if late else "")
         )
     elif facts.buffered:
         yield (

@@ -93,6 +93,14 @@ def test_a_suspect_level_is_told_with_its_pause_and_the_remedy() -> None:
     assert "suspect" not in below
 
 
+def test_a_late_client_may_have_made_the_bursts_itself() -> None:
+    held = seen(timer([0.5 + 0.02 * i for i in range(200)], 0.25, 0.1))
+    metrics = summarise([held], level=1, open_ns=0, close_ns=9 * S)
+    late = replace(WELL, status="invalid", reasons=["event loop lag p99 250.0 ms > 5 ms"])
+    assert "or of this client, which was late itself" in quality_warnings(metrics, late)[0]
+    assert "this client" not in quality_warnings(metrics, WELL)[0]
+
+
 def test_replies_at_one_moment_are_counted() -> None:
     only(of(seen([1.0] * 4), *[seen(steady())] * 3), "1 of 4 replies", "no speed")
 
