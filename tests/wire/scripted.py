@@ -159,7 +159,7 @@ async def _reply(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> bool
             writer.write(b"%x\r\n%b\r\n" % (len(step.data), step.data) if chunked else step.data)
             await writer.drain()
         if step.fault == "rst":
-            _reset(writer)
+            reset_connection(writer)
             return False
         if step.fault == "close":
             return False
@@ -182,7 +182,7 @@ def head_of(reply: Reply) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def reset_connection(writer: asyncio.StreamWriter) -> None:
     """RST instead of FIN: close with linger 0."""
     sock: socket.socket = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -15,7 +15,7 @@ import anyio
 import httpx
 import pytest
 import trustme
-from scripted import Reply, Seen, Server, Step, json_reply, serve
+from scripted import Reply, Seen, Server, Step, json_reply, reset_connection, serve
 from wire_scenario import chunk, sse
 
 from agentperf.wire import chat, failures, timed, timed_connect
@@ -612,6 +612,25 @@ async def test_s12_tls_wrong_name_and_plain_server(kind: str, authority: trustme
         exchange = await caller(BODY, "r")
     # A plain server waits for a head that TLS never sends, or answers with something that is no TLS.
     assert exchange.error_class in (failures.TLS, failures.CONNECT_TIMEOUT)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
+async def test_tls_handshake_that_breaks(kind: str, reset: bool) -> None:
+    """A port that takes the first message of the handshake and hangs up: no connection, in one line, and at once."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        if reset:
+            reset_connection(writer)
+        writer.close()
+
+    listening = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening, calling(url, kind, insecure=True) as caller:
+        outcome = chat.fold(await caller(BODY, "r"))
+    assert outcome.error_class in (failures.TLS, failures.CONNECT_FAILED), outcome
+    assert outcome.error and "\n" not in outcome.error and url.removeprefix("https://") in outcome.error
 
 
 @pytest.mark.anyio
