@@ -56,7 +56,8 @@ def run_agentperf(work: Work, server: TruthServer, cores: Cores, workers: int = 
     name = "agentperf" if workers == 1 else f"agentperf x {workers}"
     said = [said_by_record(r) for r in held.records]
     window = (held.open_ns, held.close_ns)
-    return Run(name, work.streams, *window, said, held.cpu_s, spent.others(), held.collector_s)
+    judged = not 0 < len(cores) < workers
+    return Run(name, work.streams, *window, said, held.cpu_s, spent.others(), held.collector_s, judged)
 
 
 def said_by_row(row: Row, *, first_tokens: int = 1) -> Said:
@@ -90,8 +91,11 @@ def load_of(work: Work, server: TruthServer) -> Load:
 def run_module(module: str, load: Load, python: Path, cores: Cores, timeout_s: float) -> Result:
     """One of the peers' modules as a process of its own."""
     command = [str(python), "-m", module, json.dumps(asdict(load))]
-    with children_on(cores):
-        done = subprocess.run(command, capture_output=True, check=False, timeout=timeout_s, cwd=ROOT)
+    try:
+        with children_on(cores):
+            done = subprocess.run(command, capture_output=True, check=False, timeout=timeout_s, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        raise MissingError(f"{module} did not end within {timeout_s:.0f} s") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise MissingError(f"{module} ended with {done.returncode}: {(said[-1] if said else 'no message')[:200]}")

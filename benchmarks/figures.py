@@ -47,6 +47,8 @@ class Run:
     """Cores that other work on the machine used meanwhile; None where it is not known."""
     collector_s: float = 0.0
     """What of `cpu_s` went to a process that only takes the records."""
+    judged: bool = True
+    """Whether bounds apply: not where its processes had to share a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Figures:
     others: float | None
     collector_us: float = 0.0
     """Of the CPU per event: what went to a process that only takes the records."""
+    judged: bool = True
+    """Whether bounds apply."""
 
     @property
     def within_bound(self) -> bool:
@@ -169,6 +173,7 @@ def figures(run: Run, log: Mapping[str, TruthRow]) -> Figures:
         server_late_ms=_size([(row.t_first - row.s_first) / 1e6 for _, row in pairs], 99),
         others=run.others,
         collector_us=run.collector_s * 1e6 / events if events else math.nan,
+        judged=run.judged,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from benchmarks.cores import cpu_of
+from benchmarks.venvs import MissingError
 
 VARIABLE = "AGENTPERF_TRUTHSERVER"
 """Environment variable with the path of the server's source (`.c`) or binary."""
@@ -22,7 +23,7 @@ VARIABLE = "AGENTPERF_TRUTHSERVER"
 START_S = 10.0
 
 
-class TruthServerError(Exception):
+class TruthServerError(MissingError):
     """The truth server cannot be found, compiled or started; one line with the remedy."""
 
 

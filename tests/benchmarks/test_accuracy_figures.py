@@ -147,7 +147,16 @@ def test_verdicts_name_the_bounds_that_apply() -> None:
     assert [met for _, met in verdicts([ours, replace(bare, us_per_event=ours.us_per_event / 1.4)])] == [True, True]
     # A floor that is not known meets no bound.
     assert [met for _, met in verdicts([ours, replace(bare, us_per_event=math.nan)])] == [True, False]
-    assert "2 times" not in verdicts([ours, bare])[1][0]
+    assert [met for _, met in verdicts([ours, replace(two, judged=False)])] == [True]
+    peer = replace(good, client="aiperf", speed=(0.0, 0.2), us_per_event=ours.us_per_event * 6)
+    exact = replace(ours, speed=(0.0, 0.004))
+    assert [met for _, met in verdicts([exact, peer])] == [True, True, True]
+    assert [met for _, met in verdicts([exact, replace(peer, speed=(0.0, 0.07))])] == [True, False, True]
+    assert [met for _, met in verdicts([exact, replace(peer, us_per_event=ours.us_per_event * 4)])] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("worse", "missing", "code"), [(1.0, 0, 0), (9.0, 0, 1), (1.0, 1, 2), (9.0, 1, 1)])
