@@ -154,7 +154,7 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
     )
     if window.window_min_s > window.window_max_s:
         raise UsageError("--window-min is longer than --window-max")
-    rules = Rules(looks=window.looks, min_requests=window.first_look)
+    rules = Rules(min_requests=window.first_look)
     common: dict[str, Any] = {
         "slos": slos,
         "window": window,
@@ -172,7 +172,11 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
     if (resolution := read_resolution(given["resolution"])) is not None:
         extra["resolution"] = resolution
     search = SearchSettings(
-        slos=tuple(s.name for s in slos), start=given["start"], max_agents=given["max_agents"], **extra
+        slos=tuple(s.name for s in slos),
+        start=given["start"],
+        max_agents=given["max_agents"],
+        confidence=rules.confidence,
+        **extra,
     )
     return Plan(protocol="quick", search=search, **common)
 

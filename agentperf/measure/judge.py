@@ -4,7 +4,7 @@ A level is suspect when 5 % of the replies that can tell came out of a buffer. I
 and the worst that the server can have done agree on, and invalid where they do not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -12,7 +12,7 @@ from agentperf.measure.health import Health
 from agentperf.measure.population import Population, population_of
 from agentperf.measure.record import Record
 from agentperf.slo.model import Slo
-from agentperf.slo.verdict import Observations, Rules, Verdict, invalidate, judge
+from agentperf.slo.verdict import Earlier, Observations, Rules, Verdict, invalidate, judge
 from agentperf.wire import failures
 
 RATE_LIMITED = failures.RATE_LIMITED
@@ -40,9 +40,16 @@ def ttft_limit(slos: Sequence[Slo]) -> float | None:
 
 
 def verdicts(
-    slos: Sequence[Slo], records: Sequence[Record] | Population, rules: Rules, health: Health | None
+    slos: Sequence[Slo],
+    records: Sequence[Record] | Population,
+    rules: Rules,
+    health: Health | None,
+    earlier: Mapping[str, Earlier] | None = None,
+    rate_per_s: float | None = None,
 ) -> dict[str, Verdict]:
     """One verdict an SLO. A late client voids them all; a rate limiter, or a buffer, voids what it may have caused.
+
+    `earlier` are the counts of earlier probes of the level by SLO, `rate_per_s` the rate of its requests (see `judge`).
 
     `health` is None while the window is open: what further requests may still settle is then inconclusive.
     """
@@ -51,9 +58,10 @@ def verdicts(
     views = (population.observations("best"), population.observations("worst")) if population.suspect else None
     result: dict[str, Verdict] = {}
     for slo in slos:
-        verdict = judge(slo, seen, rules)
+        before = (earlier or {}).get(slo.name)
+        verdict = judge(slo, seen, rules, before, rate_per_s)
         if views is not None:
-            verdict = _between(slo, verdict, views, rules, population, final=health is not None)
+            verdict = _between(slo, verdict, views, rules, population, before, final=health is not None)
         if health is not None and health.status == "invalid":
             verdict = invalidate(verdict, f"{health.cause}: {'; '.join(health.reasons)}; {health.remedy}")
         elif verdict.status != "pass" and _limited(population):
@@ -85,16 +93,17 @@ def _between(
     views: tuple[Observations, Observations],
     rules: Rules,
     population: Population,
+    earlier: Earlier | None,
     *,
     final: bool,
 ) -> Verdict:
     """The verdict of a suspect level: what its best and its worst case agree on."""
     if not _rests_on(slo, _OF_STAMPS):
         return verdict
-    best, worst = (judge(slo, view, rules) for view in views)
+    best, worst = (judge(slo, view, rules, earlier) for view in views)
     if best.status == worst.status:
         kept = worst if worst.status == "pass" else best
-        case = {"pass": "also at the slowest", "fail": "also at the fastest"}.get(kept.status, "even within what")
+        case = {"pass": "also at the slowest", "fail": "also at the fastest"}.get(kept.status, "as at the slowest")
         return structs.replace(kept, reason=f"{kept.reason} ({case} that the bursts allow)")
     if not final and "inconclusive" in (best.status, worst.status):
         return structs.replace(verdict, status="inconclusive", close=True)

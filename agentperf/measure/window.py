@@ -26,10 +26,11 @@ class WindowSettings(Struct, frozen=True, kw_only=True):
     window_min_s: float = 10.0
     window_max_s: float = 300.0
     first_look: int = 24
-    """Ended requests at the first look; each further look comes at twice the count."""
+    """Ended requests at the first look. A verdict may be asked for after every request; looks only cost time, so that
+    each comes at `look_growth` times the count of the one before."""
+    look_growth: float = 1.2
     requests_per_agent: float = 2.0
     """The first look waits for this many ended requests per agent too."""
-    looks: int = 5
     settle_s: float = 300.0
     """How long the load is held for the last requests of the window; what is open then is cut off as a failure."""
     drain_s: float = 30.0
@@ -98,4 +99,4 @@ def is_warm(records: Sequence[Record], agents: int, elapsed_s: float, settings: 
 def look_at(look: int, agents: int, settings: WindowSettings) -> int:
     """Ended requests of the window at which look number `look` (from 0) is taken."""
     first = max(settings.first_look, math.ceil(settings.requests_per_agent * agents))
-    return int(first * 2**look)
+    return max(first + look, int(first * settings.look_growth**look))

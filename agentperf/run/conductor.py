@@ -3,7 +3,7 @@
 import datetime as dt
 import math
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,11 @@ from agentperf.measure.health import PROCESS_LOST
 from agentperf.run.plan import Plan
 from agentperf.run.probe import ProbeOutcome, ProbeState, as_event, run_probe
 from agentperf.run.resume import Past
-from agentperf.search.model import Done, Probe, ProbeResult
+from agentperf.search.model import Done, Point, Probe, ProbeResult
 from agentperf.search.planner import next_step, sweep_step
 from agentperf.server.watch import ServerWatch
+from agentperf.slo.verdict import Verdict
+from agentperf.stats.sequence import Counts
 from agentperf.store.rundir import RunWriter
 
 
@@ -57,7 +59,32 @@ def as_result(outcome: ProbeOutcome) -> ProbeResult:
         statuses={n: "inconclusive" if outcome.interrupted else v.status for n, v in outcome.verdicts.items()},
         close={n: v.close for n, v in outcome.verdicts.items()},
         note=void or next((v.reason for v in outcome.verdicts.values() if v.status == "invalid"), ""),
+        lean={n: None if outcome.interrupted else v.lean for n, v in outcome.verdicts.items()},
+        points={n: _points(v) for n, v in outcome.verdicts.items()},
     )
+
+
+def _points(verdict: Verdict) -> tuple[Point, ...]:
+    return tuple(
+        Point(term=t.term, share=t.share, n_eff=t.n_eff, allowed=t.allowed_share)
+        for t in verdict.terms
+        if t.share is not None
+    )
+
+
+def earlier_counts(history: Sequence[ProbeOutcome], level: int) -> dict[str, dict[str, Counts]]:
+    """What sound probes of this level counted so far, by SLO and term: the next one goes on from there."""
+    found: dict[str, dict[str, Counts]] = {}
+    for outcome in history:
+        if outcome.level != level or outcome.interrupted or outcome.void is not None:
+            continue
+        for name, verdict in outcome.verdicts.items():
+            if verdict.status == "invalid":
+                continue
+            terms = found.setdefault(name, {})
+            for term in verdict.terms:
+                terms[term.term] = terms.get(term.term, Counts(0.0, 0.0)) + term.counts
+    return found
 
 
 def decide(plan: Plan, history: list[ProbeOutcome], stop: str | None) -> Probe | Done:
@@ -66,7 +93,7 @@ def decide(plan: Plan, history: list[ProbeOutcome], stop: str | None) -> Probe |
     if plan.search is not None:
         return next_step(plan.search, results, stop=stop)
     names = tuple(s.name for s in plan.slos)
-    return sweep_step(plan.levels, results, slos=names, stop=stop)
+    return sweep_step(plan.levels, results, slos=names, stop=stop, confidence=plan.rules.confidence)
 
 
 @asynccontextmanager
@@ -173,6 +200,8 @@ async def _measure(
     began_ns = fleet.now_ns()
     state = ProbeState(plan, number, step.level, step.why, began_ns, deadline_ns)
     state.now_ns = began_ns
+    state.alpha, state.waiting, state.may_lean = step.alpha, step.slos, step.may_lean
+    state.earlier = earlier_counts(progress.history, step.level)
     progress.current = state
     writer.journal({"event": "probe_started", "probe": number, "level": step.level, "why": step.why, "at_ns": began_ns})
 

@@ -23,8 +23,11 @@ from agentperf.measure.window import WarmUp, look_at
 from agentperf.run.plan import Plan
 from agentperf.server.compare import ServerMetrics
 from agentperf.slo.verdict import Rules, Verdict
+from agentperf.stats.sequence import Counts
 from agentperf.store.phases import INTERRUPTED, phase_of
 
+HOPELESS = 5.0
+"""Windows of the longest kind beyond which a level is left undecided."""
 Phase = Literal["warmup", "window", "settling", "draining"]
 
 
@@ -77,6 +80,14 @@ class ProbeState:
     """Cause and reason in words."""
     whole: bool = False
     """All requests of the window have ended and their records are here."""
+    alpha: float | None = None
+    """Chance at which the verdicts may be wrong; None: what the plan's confidence leaves."""
+    waiting: tuple[str, ...] = ()
+    """SLOs that the probe is for; empty: all."""
+    may_lean: bool = False
+    """Whether the window may close as soon as these point to one side plainly."""
+    earlier: dict[str, dict[str, Counts]] = field(default_factory=dict)
+    """What earlier probes of the level counted, by SLO and term."""
     running: RunningLevel = field(init=False)
     """Of the window once it is open, of the warm-up before: figures that grow with each batch."""
     warm_up: WarmUp = field(init=False)
@@ -103,7 +114,28 @@ class ProbeState:
     def rules(self) -> Rules:
         """The plan's rules; a level of few agents cannot be asked for more plays than it has agents."""
         rules = self.plan.rules
-        return replace(rules, min_plays=min(rules.min_plays, self.level))
+        alpha = rules.alpha if self.alpha is None else self.alpha
+        return replace(rules, min_plays=min(rules.min_plays, self.level), alpha=alpha, agents=self.level)
+
+    def _judge(self) -> dict[str, Verdict]:
+        assert self.open_ns is not None
+        rate = len(self.running) / max(1e-9, self._elapsed_s(self.open_ns))
+        return verdicts(self.plan.slos, self.running.population, self.rules, None, self.earlier, rate)
+
+    def _settled(self, found: dict[str, Verdict]) -> bool:
+        """Whether what the probe is for is decided, or plain enough, or out of reach in the time that is left."""
+        asked = [v for name, v in found.items() if not self.waiting or name in self.waiting]
+        return all(
+            v.status != "inconclusive" or (self.may_lean and v.lean is not None) or self._hopeless(v) for v in asked
+        )
+
+    def _hopeless(self, verdict: Verdict) -> bool:
+        """Whether a third of the longest window has shown that many times the whole of it would not decide."""
+        assert self.open_ns is not None
+        longest = self.plan.window.window_max_s
+        if self.plan.search is None or self._elapsed_s(self.open_ns) < longest / 3:
+            return False
+        return verdict.more_minutes is None or verdict.more_minutes * 60 > HOPELESS * longest
 
     def _past_deadline(self) -> bool:
         return self.deadline_ns is not None and self.now_ns >= self.deadline_ns
@@ -143,13 +175,12 @@ class ProbeState:
         if self.plan.duration_s is not None:
             over = elapsed >= self.plan.duration_s
         else:
-            over = elapsed >= settings.window_max_s or self.look >= settings.looks
+            over = elapsed >= settings.window_max_s
             due = len(self.running) >= look_at(self.look, self.level, settings)
             if due and elapsed >= settings.window_min_s and not over:
                 self.look += 1
-                self.provisional = verdicts(self.plan.slos, self.running.population, self.rules, None)
-                over = all(v.status != "inconclusive" for v in self.provisional.values())
-                over = over or self.look >= settings.looks
+                self.provisional = self._judge()
+                over = self._settled(self.provisional)
         if over or self._past_deadline():
             self.close_ns = self.now_ns
             self.running.close(self.close_ns)
@@ -173,13 +204,12 @@ class ProbeState:
 
     def _reopen(self) -> bool:
         """Go on measuring when the requests that ended last took the decision away again and time is left."""
-        if self.plan.duration_s is not None or self.look >= self.plan.window.looks or self._past_deadline():
+        if self.plan.duration_s is not None or self._past_deadline():
             return False
         assert self.open_ns is not None
         if self._elapsed_s(self.open_ns) >= self.plan.window.window_max_s:
             return False
-        final = verdicts(self.plan.slos, self.running.population, self.rules, None)
-        if all(v.status != "inconclusive" for v in final.values()):
+        if self._settled(self._judge()):
             return False
         self.close_ns = None
         self.running.reopen()
@@ -245,6 +275,7 @@ class ProbeState:
         self.warnings.extend(
             quality_warnings(metrics, health, isolated=self.plan.isolated, chars_per_token=self.plan.chars_per_token)
         )
+        rate = len(population) / ((close_ns - open_ns) / 1e9)
         return ProbeOutcome(
             probe=self.probe,
             level=self.level,
@@ -254,7 +285,7 @@ class ProbeState:
             warmup_s=(open_ns - self.began_ns) / 1e9,
             drain_s=(self.now_ns - (self.drain_ns or self.now_ns)) / 1e9,
             metrics=metrics,
-            verdicts=verdicts(self.plan.slos, population, self.rules, health),
+            verdicts=verdicts(self.plan.slos, population, self.rules, health, self.earlier, rate),
             health=health,
             warnings=self.warnings,
             interrupted=self.interrupted,

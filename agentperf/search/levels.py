@@ -1,11 +1,13 @@
 """One SLO's view of the history: what is known of each level, the bracket, and what would still help it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from agentperf.search.model import MAX_LOST, PROCESS_LOST, ProbeResult, SearchSettings, Status
+from agentperf.search.model import MAX_LOST, PROCESS_LOST, Lean, ProbeResult, SearchSettings, Status
 
-Standing = Literal["pass", "fail", "tie", "inconclusive", "invalid"]
+Standing = Literal["pass", "fail", "leans_pass", "leans_fail", "inconclusive", "invalid"]
+MAX_LOOKS: Final = 3
+"""Probes of one level that may try to decide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +20,26 @@ class Level:
     notes: tuple[str, ...]
     lost: int = 0
     """Probes that were lost with a load process."""
+    lean: Lean | None = None
+    """Where the last verdict points, if it was inconclusive."""
 
     @property
-    def decided(self) -> int:
-        """Number of verdicts that say pass or fail."""
-        return self.votes.count("pass") + self.votes.count("fail")
+    def looks(self) -> int:
+        """Number of verdicts that rest on a sound measurement."""
+        return sum(vote != "invalid" for vote in self.votes)
 
     @property
     def standing(self) -> Standing:
-        """The majority of pass and fail; without either, inconclusive, or invalid when there is nothing else.
+        """The last verdict of a sound measurement, for it rests on all of them; invalid when there is none.
 
         A level that was only ever lost is inconclusive: it could be measured, and was not.
         """
-        passes, fails = self.votes.count("pass"), self.votes.count("fail")
-        if passes != fails:
-            return "pass" if passes > fails else "fail"
-        if passes:
-            return "tie"
-        return "inconclusive" if "inconclusive" in self.votes or not self.votes else "invalid"
+        last = next((vote for vote in reversed(self.votes) if vote != "invalid"), None)
+        if last is None:
+            return "invalid" if self.votes else "inconclusive"
+        if last == "inconclusive" and self.lean is not None:
+            return "leans_pass" if self.lean == "pass" else "leans_fail"
+        return last
 
     @property
     def given_up(self) -> bool:
@@ -49,17 +53,14 @@ class Level:
 
     @property
     def unsettled(self) -> bool:
-        """Whether another look is due: a third where two contradict, a second where the first said nothing."""
-        if self.given_up:
-            return False
-        if self.standing == "tie":
-            return len(self.votes) < 3
-        return self.standing == "inconclusive" and len(self.votes) < 2
+        """Whether a second look is due, because the first said nothing at all."""
+        return self.standing == "inconclusive" and self.looks < 2 and not self.given_up
 
     @property
-    def to_confirm(self) -> bool:
-        """Whether the only decisive verdict was close to the limit, and the level was not looked at since."""
-        return self.decided == 1 and self.votes[-1] in ("pass", "fail") and self.closes[-1] and not self.given_up
+    def to_decide(self) -> bool:
+        """Whether it only leans, and may be looked at again to be decided."""
+        leans = self.standing in ("leans_pass", "leans_fail")
+        return leans and self.looks < MAX_LOOKS and self.votes[-1] != "invalid" and not self.given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class View:
     """What the history says about one SLO. `low` is 0 without a pass, `high` None without a fail.
 
     The bracket is [largest pass below the smallest fail, smallest fail]. `between` are the levels strictly inside it
-    that were probed and are neither, `strays` the passes above the smallest fail: they contradict it.
+    that were probed and are neither, `strays` the passes above the smallest fail: they contradict it. `path_low` and
+    `path_high` are the same bracket when levels that lean are taken for what they lean to: there the search goes on.
     """
 
     levels: dict[int, Level]
@@ -75,11 +77,22 @@ class View:
     high: int | None
     between: tuple[Level, ...]
     strays: tuple[Level, ...]
+    path_low: int
+    path_high: int | None
+
+    @property
+    def on_path(self) -> tuple[Level, ...]:
+        """Levels strictly inside the path's bracket that say nothing."""
+        return tuple(
+            level
+            for level in self.between
+            if level.agents > self.path_low and (self.path_high is None or level.agents < self.path_high)
+        )
 
     @property
     def cap(self) -> int | None:
         """Lowest invalid level inside the bracket: nothing at or above it can be measured."""
-        return next((level.agents for level in self.between if level.standing == "invalid"), None)
+        return next((level.agents for level in self.on_path if level.standing == "invalid"), None)
 
     @property
     def top(self) -> int:
@@ -114,6 +127,9 @@ def view(slo: str, history: tuple[ProbeResult, ...]) -> View:
             tuple(r.close.get(slo, False) for r in results if not was_lost(r)),
             tuple(r.note for r in results if r.note and r.statuses[slo] == "invalid"),
             sum(was_lost(r) for r in results),
+            next(
+                (r.lean.get(slo) for r in reversed(results) if not was_lost(r) and r.statuses[slo] != "invalid"), None
+            ),
         )
         for agents, results in sorted(found.items())
     }
@@ -123,37 +139,51 @@ def view(slo: str, history: tuple[ProbeResult, ...]) -> View:
     between = tuple(
         level
         for a, level in levels.items()
-        if a > low and (high is None or a < high) and level.standing in ("tie", "inconclusive", "invalid")
+        if a > low and (high is None or a < high) and level.standing not in ("pass", "fail")
     )
     strays = tuple(levels[a] for a in passes if high is not None and a > high)
-    return View(levels, low, high, between, strays)
+    path_high = min((level.agents for level in between if level.standing == "leans_fail"), default=high)
+    leaning = [level.agents for level in between if level.standing == "leans_pass"]
+    path_low = max((a for a in leaning if path_high is None or a < path_high), default=low)
+    return View(levels, low, high, between, strays, path_low, path_high)
 
 
-def want(seen: View, settings: SearchSettings, may_reprobe: bool) -> Want | None:
-    """The next level for this SLO, None when it has its answer."""
+def want(seen: View, settings: SearchSettings, may_reprobe: bool, guess: float | None = None) -> Want | None:
+    """The next level for this SLO, None when it has its answer. `guess` is where its capacity is expected."""
     return (
         _repeat(seen)
         or (_contradiction(seen) if may_reprobe else None)
-        or (_unsettled(seen, "tie") if may_reprobe else None)
         or _ramp(seen, settings)
-        or _unsettled(seen, "inconclusive")
-        or _bisect(seen, settings)
-        or (_confirm(seen) if may_reprobe else None)
+        or _unsettled(seen)
+        or _bisect(seen, settings, guess)
+        or (_decide(seen) if may_reprobe else None)
     )
 
 
 def gaps(seen: View, settings: SearchSettings) -> list[tuple[int, int]]:
-    """Stretches worth halving: from the largest pass up to what is not decided, and from there up to the fail."""
-    if seen.high is None and seen.cap is None and not seen.between:
+    """Stretches worth dividing: from the largest pass up to what is not decided, and from there up to the fail."""
+    if seen.path_high is None and seen.cap is None and not seen.on_path:
         return []
-    if seen.high is None and seen.cap is not None and seen.low > 0:
+    if seen.path_high is None and seen.cap is not None and seen.path_low > 0:
         return []  # the client ended the way up: the answer is "at least the largest pass"
-    open_ends = [level.agents for level in seen.between]
-    edges = [e for e in (*open_ends, seen.high) if e is not None]
-    found = [(seen.low, edges[0])]
-    if open_ends and seen.high is not None and seen.cap is None:
-        found.append((open_ends[-1], seen.high))
+    open_ends = [level.agents for level in seen.on_path]
+    edges = [e for e in (*open_ends, seen.path_high) if e is not None]
+    found = [(seen.path_low, edges[0])]
+    if open_ends and seen.path_high is not None and seen.cap is None:
+        found.append((open_ends[-1], seen.path_high))
     return [(a, b) for a, b in found if b - a > settings.step(a)]
+
+
+def inside(low: int, high: int, guess: float | None) -> int:
+    """The level by which to divide a stretch: where the capacity is expected, but a quarter of it from either end.
+
+    Each division leaves at most three quarters, so that a guess that is always wrong costs log 2 / log (4 / 3) = 2.4
+    times the divisions of plain halving.
+    """
+    if guess is None or not low < guess < high:
+        return (low + high) // 2
+    quarter = (high - low) // 4
+    return min(max(round(guess), low + quarter, low + 1), high - quarter, high - 1)
 
 
 def _repeat(seen: View) -> Want | None:
@@ -167,7 +197,7 @@ def _contradiction(seen: View) -> Want | None:
     if not seen.strays or seen.high is None:
         return None
     for level in (seen.levels[seen.high], seen.strays[0]):
-        if level.decided < 2 and len(level.votes) < 3 and not level.given_up:
+        if level.looks < 2 and len(level.votes) < MAX_LOOKS and not level.given_up:
             other = seen.strays[0].agents if level.agents == seen.high else seen.high
             return Want(level.agents, f"contradicts {other}", 0)
     return None
@@ -175,32 +205,35 @@ def _contradiction(seen: View) -> Want | None:
 
 def _ramp(seen: View, settings: SearchSettings) -> Want | None:
     """Double until a fail, the largest allowed level, or one that cannot be measured."""
-    if seen.high is not None or seen.cap is not None or seen.top >= settings.max_agents:
+    if seen.path_high is not None or seen.cap is not None or seen.top >= settings.max_agents:
         return None
     if seen.top < settings.start:
         return Want(settings.start, "start", 1)
     return Want(min(2 * seen.top, settings.max_agents), "ramp", 1)
 
 
-def _unsettled(seen: View, standing: Standing) -> Want | None:
-    """A level inside the bracket that has not had all its looks. A conflict is settled before the ramp goes on; what
-    was inconclusive only after it, for a pass above may make it irrelevant."""
-    for level in seen.between:
-        if level.unsettled and level.standing == standing:
-            tie = standing == "tie"
-            return Want(level.agents, "verdicts conflict" if tie else "was inconclusive", 0 if tie else 2)
+def _unsettled(seen: View) -> Want | None:
+    """A level inside the bracket that said nothing, once more; only after the ramp, for a pass above may make it
+    irrelevant."""
+    for level in seen.on_path:
+        if level.unsettled:
+            return Want(level.agents, "was inconclusive", 2)
     return None
 
 
-def _bisect(seen: View, settings: SearchSettings) -> Want | None:
+def _bisect(seen: View, settings: SearchSettings, guess: float | None) -> Want | None:
     for low, high in gaps(seen, settings):
-        return Want((low + high) // 2, "bisect", 3)
+        return Want(inside(low, high, guess), "bisect", 3)
     return None
 
 
-def _confirm(seen: View) -> Want | None:
-    """The ends of the bracket once more, where their only verdict was close."""
-    for agents in (seen.low, seen.high):
-        if agents and seen.levels[agents].to_confirm:
-            return Want(agents, "confirm", 4)
+def _decide(seen: View) -> Want | None:
+    """The ends of the bracket, where they only lean: the largest level that leans to a pass, then the next below it,
+    until one is proven; likewise the fails."""
+    for level in reversed(seen.between):
+        if level.standing == "leans_pass" and level.agents <= seen.path_low and level.to_decide:
+            return Want(level.agents, "decide", 4)
+    for level in seen.between:
+        if level.standing == "leans_fail" and level.to_decide:
+            return Want(level.agents, "decide", 4)
     return None

@@ -14,10 +14,12 @@ Reason = Literal[
     "client_limited",
     "rate_limited",
     "unmeasurable",
+    "narrowed",
     "inconclusive",
     "budget",
     "swept",
 ]
+Lean = Literal["pass", "fail"]
 
 PROCESS_LOST: Final = "process_lost"
 MAX_LOST: Final = 3
@@ -36,8 +38,9 @@ class SearchSettings(Struct, frozen=True, kw_only=True):
 
     `slos` are names, all judged by every probe as far as it goes. `resolution` is the width at which a bracket counts
     as closed: agents (an int) or a fraction of the level. `max_probes` bounds the whole search; None stands for
-    `default_max_probes`. `reprobes` is how many second and third looks at a level (confirmations, contradictions,
-    conflicts; not those after an inconclusive one) each SLO may ask for.
+    `default_max_probes`. `reprobes` is how many second and third looks at a level (ends of the bracket that only lean,
+    contradictions; not those after an inconclusive one) each SLO may ask for. `confidence` is that with which the
+    bracket of each SLO holds its capacity; `search.spending` splits its error over the levels.
     """
 
     slos: tuple[str, ...]
@@ -46,12 +49,15 @@ class SearchSettings(Struct, frozen=True, kw_only=True):
     resolution: int | float = RESOLUTION
     max_probes: int | None = None
     reprobes: int = 8
+    confidence: float = 0.95
 
     def __post_init__(self) -> None:
         if not self.slos or len(set(self.slos)) != len(self.slos):
             raise ValueError("a search needs at least one SLO, and each only once")
         if not 1 <= self.start <= self.max_agents:
             raise ValueError("the start level lies between 1 and max_agents")
+        if not 0.0 < self.confidence < 1.0:
+            raise ValueError("a confidence lies between 0 and 1")
         if isinstance(self.resolution, int) and self.resolution < 1:
             raise ValueError("a resolution in agents is at least 1")
         if not self.resolution > 0 or (isinstance(self.resolution, float) and self.resolution >= 1):
@@ -73,36 +79,65 @@ class SearchSettings(Struct, frozen=True, kw_only=True):
 
 
 def default_max_probes(settings: SearchSettings) -> int:
-    """An upper bound in O(log N) a search: per SLO 6 (ceil(log2 N) + 1) levels and the re-probes.
+    """An upper bound in O(log N) a search: per SLO 8 (ceil(log2 N) + 1) levels and the re-probes.
 
     A monotone endpoint that answers clearly needs at most 2 ceil(log2 N) + 4 for one SLO: the ramp, the bisection, two
     confirmations. The rest is for inconclusive levels (probed twice, searched on both sides) and for ends that a
     confirmation overturned (searched again).
     """
     depth = math.ceil(math.log2(settings.max_agents)) + 1
-    return len(settings.slos) * (6 * depth + settings.reprobes)
+    return len(settings.slos) * (8 * depth + settings.reprobes)
+
+
+class Point(Struct, frozen=True, kw_only=True):
+    """What a probe saw of one term: a share of requests beyond its limit, from `n_eff` independent ones."""
+
+    term: str
+    share: float
+    n_eff: float
+    allowed: float
 
 
 class ProbeResult(Struct, frozen=True, kw_only=True):
     """One probe: a verdict for each SLO it judged, and whether that verdict was close (see `slo.verdict`).
 
-    `note` says why a level is invalid; one that begins with `rate_limited`, or with a word of `UNMEASURABLE`, is told
-    apart from a limited client, and one that begins with `process_lost` says nothing about the level: it is probed
-    again.
+    The verdict of a level that was probed before rests on all its probes. `lean` is where an inconclusive one points,
+    `points` what it saw of the SLO's terms. `note` says why a level is invalid; one that begins with `rate_limited` is
+    told apart from a limited client, and one that begins with `process_lost` counts for nothing.
     """
 
     level: int
     statuses: dict[str, Status]
     close: dict[str, bool] = {}
     note: str = ""
+    lean: dict[str, Lean | None] = {}
+    points: dict[str, tuple[Point, ...]] = {}
 
 
 class Probe(Struct, frozen=True, kw_only=True):
-    """Hold this level next. `slos` are those that wait for it: the probe may end when these are decided."""
+    """Hold this level next. `slos` are those that wait for it: the probe may end when these are decided.
+
+    `alpha` is the chance at which its verdict may be wrong. When it `may_lean` it may also end as soon as it is plain
+    where the level points: that steers the search and is no verdict.
+    """
 
     level: int
     why: str
     slos: tuple[str, ...]
+    alpha: float = 0.05
+    may_lean: bool = False
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """Where the curve of all levels crosses the limit: the likeliest capacity with its band. It proves nothing.
+
+    `confidence` is that of the band; its ends are None where the curve does not cross inside the levels probed.
+    """
+
+    agents: float
+    low: float | None
+    high: float | None
+    confidence: float
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -118,6 +153,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     reason: Reason
     monotone: bool
     notes: tuple[str, ...] = ()
+    confidence: float | None = None
+    """Of both ends of the bracket together."""
+    estimate: Estimate | None = None
+    undecided: tuple[int, ...] = ()
+    """Levels inside the bracket that were probed and not decided."""
 
 
 class Done(Struct, frozen=True, kw_only=True):

@@ -2,10 +2,12 @@
 
     ramp      double from the start level until every SLO has failed once
     repeat    a level whose load process was lost is probed again at once, three times at most
-    settle    a level inside a bracket that said nothing is probed once more, one whose verdicts conflict a third time
-    bisect    halve the bracket [largest pass, smallest fail] to the resolution; a level that stays undecided remains
-              inside the bracket, and both sides of it are halved
-    confirm   the ends of the bracket are probed again where their verdict was close
+    settle    a level inside a bracket that said nothing is probed once more; its probes count together
+    bisect    divide the bracket [largest pass, smallest fail] to the resolution, where the curve of all levels is
+              expected to cross the limit; a level that stays undecided remains inside the bracket, and both sides of
+              it are divided
+    decide    on the way a level that points to one side so plainly that it need not be proven is left at once; the
+              ends of the bracket are then probed again until they are proven
 
 A pass above a fail contradicts it: the fail, then the pass, are probed again at once. If both stand, the SLO is not
 monotone on this endpoint, and its answer is the largest pass below the smallest fail: no larger number would be safe.
@@ -20,6 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from agentperf.search.curve import estimate
 from agentperf.search.levels import View, Want, gaps, view, want, was_lost
 from agentperf.search.model import (
     MAX_LOST,
@@ -34,6 +37,7 @@ from agentperf.search.model import (
     Status,
     default_max_probes,
 )
+from agentperf.search.spending import alpha_of, sweep_alpha
 
 __all__ = [
     "RESOLUTION",
@@ -49,6 +53,10 @@ __all__ = [
     "sweep_step",
 ]
 
+NARROW: Final = 0.2
+"""Width, as a part of the largest pass, up to which a bracket with undecided levels inside is an answer: what is left
+lies too near the limit to be told in the time allowed."""
+
 _LEAST_SURE_FIRST: Final[tuple[Reason, ...]] = (
     "budget",
     "not_monotone",
@@ -56,6 +64,7 @@ _LEAST_SURE_FIRST: Final[tuple[Reason, ...]] = (
     "client_limited",
     "unmeasurable",
     "inconclusive",
+    "narrowed",
     "none_pass",
     "all_pass",
     "swept",
@@ -68,20 +77,38 @@ def next_step(settings: SearchSettings, history: Sequence[ProbeResult], stop: st
     past = tuple(history)
     may_reprobe = _reprobes(past) < settings.reprobes * len(settings.slos)
     views = {slo: view(slo, past) for slo in settings.slos}
-    wants = {slo: want(seen, settings, may_reprobe) for slo, seen in views.items()}
+    guesses = {slo: _guess(slo, past) for slo in settings.slos}
+    wants = {slo: want(seen, settings, may_reprobe, guesses[slo]) for slo, seen in views.items()}
     open_slos = {slo: w for slo, w in wants.items() if w is not None}
     if stop is None and len(past) >= settings.probe_limit:
         stop = f"{settings.probe_limit} probes are spent"
     if not open_slos or stop is not None:
-        answers = tuple(_answer(slo, views[slo], settings, stop if slo in open_slos else None) for slo in settings.slos)
+        answers = tuple(
+            _answer(slo, views[slo], settings, stop if slo in open_slos else None, past) for slo in settings.slos
+        )
         return Done(answers=answers, reason=_overall(answers))
     chosen = _choose(open_slos, views, settings)
     waiting = tuple(slo for slo in open_slos if _helps(chosen.level, open_slos[slo], views[slo]))
-    return Probe(level=chosen.level, why=chosen.why, slos=waiting)
+    return Probe(
+        level=chosen.level,
+        why=chosen.why,
+        slos=waiting,
+        alpha=alpha_of(settings, chosen.level, [r.level for r in past if not was_lost(r)]),
+        may_lean=chosen.why != "decide",
+    )
+
+
+def _guess(slo: str, history: tuple[ProbeResult, ...]) -> float | None:
+    found = estimate(slo, history)
+    return None if found is None else found.agents
 
 
 def sweep_step(
-    levels: Sequence[int], history: Sequence[ProbeResult], slos: Sequence[str] = (), stop: str | None = None
+    levels: Sequence[int],
+    history: Sequence[ProbeResult],
+    slos: Sequence[str] = (),
+    stop: str | None = None,
+    confidence: float = 0.95,
 ) -> Probe | Done:
     """The same for a list of levels, probed once each in the order given (a level named twice: twice).
 
@@ -96,12 +123,12 @@ def sweep_step(
         if done[level] > 0:
             done[level] -= 1
         elif stop is None:
-            return Probe(level=level, why="sweep", slos=names)
+            return Probe(level=level, why="sweep", slos=names, alpha=sweep_alpha(len(set(levels)), confidence))
         else:
             break
     else:
         stop = None
-    answers = tuple(_swept(slo, view(slo, tuple(history)), stop) for slo in names)
+    answers = tuple(_swept(slo, view(slo, tuple(history)), stop, tuple(history), confidence) for slo in names)
     return Done(answers=answers, reason=_overall(answers))
 
 
@@ -136,10 +163,12 @@ def _gain(level: int, wish: Want, seen: View, settings: SearchSettings) -> float
 
 def _helps(level: int, wish: Want, seen: View) -> bool:
     """Whether an SLO learns from this level: it asked for it, or it lies inside its bracket."""
-    return wish.level == level or (level > seen.low and (seen.high is None or level < seen.high))
+    return wish.level == level or (level > seen.low and (seen.path_high is None or level < seen.path_high))
 
 
-def _answer(slo: str, seen: View, settings: SearchSettings, stop: str | None) -> Answer:
+def _answer(
+    slo: str, seen: View, settings: SearchSettings, stop: str | None, history: tuple[ProbeResult, ...]
+) -> Answer:
     notes = _notes(seen)
     if stop is not None:
         notes = (*notes, f"ended early: {stop}")
@@ -151,6 +180,9 @@ def _answer(slo: str, seen: View, settings: SearchSettings, stop: str | None) ->
         reason="budget" if stop is not None else _reason(seen, settings),
         monotone=not seen.strays,
         notes=notes,
+        confidence=settings.confidence,
+        estimate=estimate(slo, history),
+        undecided=tuple(level.agents for level in seen.between),
     )
 
 
@@ -167,7 +199,9 @@ def _reason(seen: View, settings: SearchSettings) -> Reason:
         return "found" if seen.low else "none_pass"
     if seen.cap is not None:
         return _limited(seen)
-    return "all_pass" if seen.low >= settings.max_agents else "inconclusive"
+    if seen.high is None or not seen.low:
+        return "all_pass" if seen.low >= settings.max_agents else "inconclusive"
+    return "narrowed" if seen.high - seen.low <= NARROW * seen.low else "inconclusive"
 
 
 def _limited(seen: View) -> Reason:
@@ -177,7 +211,7 @@ def _limited(seen: View) -> Reason:
     return "unmeasurable" if any(cause.startswith(UNMEASURABLE) for cause in causes) else "client_limited"
 
 
-def _swept(slo: str, seen: View, stop: str | None) -> Answer:
+def _swept(slo: str, seen: View, stop: str | None, history: tuple[ProbeResult, ...], confidence: float) -> Answer:
     """The answer of a list of levels: the bracket is as fine as the list."""
     reason: Reason = "swept"
     if stop is not None:
@@ -201,6 +235,9 @@ def _swept(slo: str, seen: View, stop: str | None) -> Answer:
         reason=reason,
         monotone=not seen.strays,
         notes=notes if stop is None else (*notes, f"ended early: {stop}"),
+        confidence=confidence,
+        estimate=estimate(slo, history),
+        undecided=tuple(level.agents for level in seen.between),
     )
 
 
@@ -213,17 +250,19 @@ def _notes(seen: View) -> tuple[str, ...]:
         )
     for standing, words in (
         ("inconclusive", "stayed inconclusive"),
-        ("tie", "passed as often as it failed"),
+        ("leans_pass", "leans to a pass and is not proven"),
+        ("leans_fail", "leans to a fail and is not proven"),
         ("invalid", "could not be measured"),
     ):
         for level in seen.between:
             if level.standing == standing:
                 cause = f": {level.notes[0]}" if level.notes else ""
                 notes.append(f"{level.agents} {words}{cause}")
-    for level in seen.levels.values():
-        passes, fails = level.votes.count("pass"), level.votes.count("fail")
-        if passes and fails and passes != fails:
-            notes.append(f"{level.agents} passed {passes} and failed {fails} times: taken as {level.standing}")
+    notes.extend(
+        f"{level.agents} gave conflicting verdicts: all its requests together say {level.standing}"
+        for level in seen.levels.values()
+        if "pass" in level.votes and "fail" in level.votes
+    )
     return tuple(notes)
 
 

@@ -2,9 +2,11 @@
 
 A percentile term is decided as a statement about a share of requests (see `stats.shares`): `p25 speed >= 80` passes
 when the share of requests slower than 80 is certainly at most 25 %. Failed requests have speed 0 and infinite times,
-so they are beyond every limit.
+so they are beyond every limit. A window may be judged after every request: what was decided at any moment is wrong
+with no more than the stated error.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -14,7 +16,8 @@ from numpy.typing import NDArray
 
 from agentperf.slo.model import RATES, Slo, Term, quantity
 from agentperf.stats.quantile import quantile
-from agentperf.stats.shares import ShareInterval, needed_size, share_interval, wilson
+from agentperf.stats.sequence import Counts, needed
+from agentperf.stats.shares import ShareSequence, share_sequence
 
 Status = Literal["pass", "fail", "inconclusive", "invalid"]
 Floats = NDArray[np.float64]
@@ -76,22 +79,32 @@ class Observations:
 class Rules:
     """When a term may be decided.
 
-    `min_requests` and `min_plays` count what a term can use. `looks` is the number of times a window is judged: the
-    error 1 - confidence is split evenly over them (Bonferroni). A term is clear when its percentile is better or worse
-    than the limit by `clear_speed` (a fraction of the limit, for rates) or by the factor `clear_latency` (for times).
+    `min_requests` and `min_plays` count what a term can use. `confidence` is that of the whole answer; `alpha` is the
+    part of its error that this probe may use (None: all of it). A level either meets the SLO or not, so that it can be
+    judged wrongly in one way only, and each way may use `alpha` in full. `agents` is the number of requests that may
+    run at once (None: the number of plays).
+
+    A term leans when its percentile is better or worse than the limit by `clear_speed` (a fraction of the limit, for
+    rates) or by the factor `clear_latency` (for times). That only tells a search where to look next.
     """
 
     min_requests: int = 100
     min_plays: int = 5
     confidence: float = 0.95
-    looks: int = 1
+    alpha: float | None = None
+    agents: int | None = None
     clear_speed: float = 0.15
     clear_latency: float = 2.0
 
     @property
-    def confidence_per_look(self) -> float:
-        """Two-sided confidence at which one look decides."""
-        return 1 - (1 - self.confidence) / max(1, self.looks)
+    def error(self) -> float:
+        """Chance at which this probe may be wrong."""
+        return 1 - self.confidence if self.alpha is None else self.alpha
+
+
+Lean = Literal["pass", "fail"]
+Earlier = Mapping[str, Counts]
+"""By term: what earlier probes of the level counted, in independent requests."""
 
 
 class TermVerdict(Struct, frozen=True, kw_only=True):
@@ -101,6 +114,10 @@ class TermVerdict(Struct, frozen=True, kw_only=True):
     of a time metric it is infinite, which is `beyond_all` with `value` None. `value_ok` is the plain percentile of the
     successful ones. For `errors` both are the share of failed requests. `margin` is how far inside (positive) or
     outside the limit `value` lies, as a fraction of the limit (None at infinity, and for a limit of 0).
+
+    `share` and `n_eff` (independent requests that tell as much as the `n`) are of this window. `pooled_share` and
+    `pooled_n_eff` count earlier probes of the level too, and `share_low` and `share_high` bound their share at every
+    moment. `design_time` and `design_play` are the two parts of n / n_eff.
     """
 
     term: str
@@ -120,10 +137,25 @@ class TermVerdict(Struct, frozen=True, kw_only=True):
     clear: bool
     reason: str
     more_requests: int | None = None
+    lean: Lean | None = None
+    pooled_share: float | None = None
+    pooled_n_eff: float = 0.0
+    design_time: float = 1.0
+    design_play: float = 1.0
+
+    @property
+    def counts(self) -> Counts:
+        """The independent requests of this window, for a later probe of the level."""
+        return Counts(0.0, 0.0) if self.share is None else Counts(min(1.0, self.share) * self.n_eff, self.n_eff)
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The SLO on one window. `close` is true unless the terms that decided it were clear of their limits."""
+    """The SLO on one window. `close` is true unless the percentiles that decided it were far from their limits.
+
+    `confidence` is that of the whole answer, `alpha` the error that this verdict may use of it. An inconclusive one may
+    `lean`: a hint of where to look, without any confidence. `more_requests` and `more_minutes` are what would decide
+    it if the shares stay what they are, None where no sensible number would.
+    """
 
     slo: str
     status: Status
@@ -134,32 +166,77 @@ class Verdict(Struct, frozen=True, kw_only=True):
     plays: int
     confidence: float
     more_requests: int | None = None
+    more_minutes: float | None = None
+    lean: Lean | None = None
+    alpha: float | None = None
 
 
-def judge(slo: Slo, obs: Observations, rules: Rules = Rules()) -> Verdict:
-    """The verdict of one window: fails when a term fails, passes when all pass, else inconclusive."""
-    terms = tuple(_judge_errors(t, obs, rules) if t.metric == "errors" else _judge(t, obs, rules) for t in slo.terms)
+def judge(
+    slo: Slo,
+    obs: Observations,
+    rules: Rules = Rules(),
+    earlier: Earlier | None = None,
+    rate_per_s: float | None = None,
+) -> Verdict:
+    """The verdict of one window: fails when a term fails, passes when all pass, else inconclusive.
+
+    All terms must be wrong for a wrong pass, so each may use the whole error (an intersection-union test: Berger,
+    Technometrics 24, 1982); one is enough for a wrong fail, so that they share it. `rate_per_s` is the rate at which
+    the level issues requests and gives `more_minutes`.
+    """
+    decided_by_share = [t for t in slo.terms if t.metric != "errors"]
+    made = tuple(
+        _judge_errors(t, obs, rules, earlier or {}, len(slo.terms), alone=not decided_by_share)
+        if t.metric == "errors"
+        else _judge(t, obs, rules, earlier or {}, len(slo.terms))
+        for t in slo.terms
+    )
     status: Status = "inconclusive"
-    deciding = [t for t in terms if t.status == "fail"]
+    deciding = [t for t in made if t.status == "fail"]
     if deciding:
         status, close = "fail", not any(t.clear for t in deciding)
-    elif all(t.status == "pass" for t in terms):
-        deciding = [min(terms, key=lambda t: float("inf") if t.margin is None else t.margin)]
-        status, close = "pass", not all(t.clear for t in terms)
+    elif all(t.status == "pass" for t in made):
+        deciding = [min(made, key=lambda t: float("inf") if t.margin is None else t.margin)]
+        status, close = "pass", not all(t.clear for t in made)
     else:
-        deciding, close = [t for t in terms if t.status == "inconclusive"], True
-    more = [t.more_requests for t in deciding] if status == "inconclusive" else [None]
+        deciding, close = [t for t in made if t.status == "inconclusive"], True
+    more = _most([t.more_requests for t in deciding]) if status == "inconclusive" else None
+    minutes = more / rate_per_s / 60 if more is not None and rate_per_s else None
+    reason = "; ".join(t.reason for t in deciding)
     return Verdict(
         slo=slo.name,
         status=status,
         close=close,
-        reason="; ".join(t.reason for t in deciding),
-        terms=terms,
+        reason=reason + _cost(more, minutes),
+        terms=made,
         n=len(obs),
         plays=int(np.unique(obs.play).size),
         confidence=rules.confidence,
-        more_requests=None if None in more else max(m for m in more if m is not None),
+        more_requests=more,
+        more_minutes=minutes,
+        lean=_lean(made) if status == "inconclusive" else None,
+        alpha=rules.error,
     )
+
+
+def _most(needs: list[int | None]) -> int | None:
+    known = [n for n in needs if n is not None]
+    return max(known) if known and len(known) == len(needs) else None
+
+
+def _cost(more: int | None, minutes: float | None) -> str:
+    """What would decide, in words; nothing where that is not known."""
+    if more is None:
+        return ""
+    return f"; about {more:,} more requests would decide" + (f" ({minutes:.1f} min)" if minutes is not None else "")
+
+
+def _lean(terms: tuple[TermVerdict, ...]) -> Lean | None:
+    """Where the undecided terms point: to a fail when one does, to a pass when all do."""
+    leans = [t.lean if t.status == "inconclusive" else t.status for t in terms]
+    if "fail" in leans:
+        return "fail"
+    return "pass" if all(lean == "pass" for lean in leans) else None
 
 
 def invalidate(verdict: Verdict, reason: str) -> Verdict:
@@ -168,136 +245,187 @@ def invalidate(verdict: Verdict, reason: str) -> Verdict:
 
 
 class _Data(NamedTuple):
-    """What a term can use of a window, and the share of it that is beyond the limit."""
+    """What a term can use of a window, and what is known of the share of it that is beyond the limit."""
 
     values: Floats
     failed: Bools
-    interval: ShareInterval
+    known: ShareSequence
     plays: int
     excluded: int
 
 
-def _judge(term: Term, obs: Observations, rules: Rules) -> TermVerdict:
-    data = _data(term, obs, rules)
-    value = quantile(data.values, term.percent / 100)
-    clear = _clear(term, value, data.interval, rules)
-    status, why = _decide(term, data, clear, rules)
-    shown = f"{term.subject} = {_figure(term, value)}"
-    return TermVerdict(
-        term=str(term),
-        status=status,
-        value=float(value) if np.isfinite(value) else None,
-        value_ok=_finite(quantile(data.values[~data.failed], term.percent / 100)),
-        beyond_all=bool(np.isinf(value)),
-        margin=_finite(_margin(term, value)),
-        share=_finite(data.interval.share),
-        share_low=data.interval.low,
-        share_high=data.interval.high,
-        allowed_share=term.allowed_share,
-        n=data.interval.n,
-        n_excluded=data.excluded,
-        n_eff=data.interval.n_eff,
-        plays=data.plays,
-        clear=clear and status != "inconclusive",
-        reason=f"{shown}, {why}",
-        more_requests=_more(term.allowed_share, data, rules) if status == "inconclusive" else None,
-    )
-
-
-def _data(term: Term, obs: Observations, rules: Rules) -> _Data:
+def _judge(term: Term, obs: Observations, rules: Rules, earlier: Earlier, terms: int) -> TermVerdict:
     scope = obs.of_turns(term.min_turn, term.max_turn)
     values = obs.values(term)
     keep = scope & ~np.isnan(values)
     used = values[keep]
     beyond = used < term.limit if term.op == ">=" else used > term.limit
-    interval = share_interval(beyond, obs.play[keep], obs.start_s[keep], rules.confidence_per_look)
-    plays = int(np.unique(obs.play[keep]).size)
-    return _Data(used, obs.failed[keep], interval, plays, int(scope.sum() - keep.sum()))
-
-
-def _clear(term: Term, value: float, interval: ShareInterval, rules: Rules) -> bool:
-    """Whether the percentile is far from the limit, and the share of requests a standard error away on the same side.
-
-    The second guards against few requests: two failures in 30 put a p95 at infinity, and mean little. Where not one
-    request is beyond the limit and the percentile is far inside, there is nothing to guard against.
-    """
-    if interval.n == 0:
-        return False
-    if term.metric in RATES:
-        better, worse = term.limit * (1 + rules.clear_speed), term.limit * (1 - rules.clear_speed)
-        far_inside, far_outside = value >= better, value <= worse
-    else:
-        better, worse = term.limit / rules.clear_latency, term.limit * rules.clear_latency
-        far_inside, far_outside = value <= better, value >= worse
-    low, high = wilson(interval.share, interval.n_eff, 1.0)
-    allowed = term.allowed_share
-    untouched = interval.share == 0.0
-    return bool((far_inside and (untouched or high <= allowed)) or (far_outside and low > allowed))
-
-
-def _decide(term: Term, data: _Data, clear: bool, rules: Rules) -> tuple[Status, str]:
-    """Status and the words for it."""
-    limit, interval, allowed = quantity(term.metric, term.limit), data.interval, term.allowed_share
-    side = "slower" if term.metric in RATES else "later"
-    if interval.n < rules.min_requests:
-        left_out = f" ({data.excluded} not measurable)" if data.excluded else ""
-        return "inconclusive", f"from {interval.n} of at least {rules.min_requests} requests{left_out}"
-    if data.plays < rules.min_plays:
-        return "inconclusive", f"from {data.plays} of at least {rules.min_plays} plays"
-    if clear:
-        inside = interval.share <= allowed
-        return ("pass", f"clear of {limit}") if inside else ("fail", f"far from {limit}")
-    span = f"{_per_cent(interval.share)} [{_per_cent(interval.low)}, {_per_cent(interval.high)}] {side} than {limit}"
-    if interval.high <= allowed:
-        return "pass", f"{span}, {_per_cent(allowed)} allowed"
-    if interval.low > allowed:
-        return "fail", f"{span}, {_per_cent(allowed)} allowed"
-    return "inconclusive", f"{span}, {_per_cent(allowed)} allowed"
-
-
-def _judge_errors(term: Term, obs: Observations, rules: Rules) -> TermVerdict:
-    """Errors are counted, not estimated: more of them than the limit fail the window as observed."""
-    interval = share_interval(obs.failed, obs.play, obs.start_s, rules.confidence_per_look)
-    n, plays = len(obs), int(np.unique(obs.play).size)
-    share = interval.share
-    status: Status = "pass" if share <= term.limit else "fail"
-    why = f"errors = {_per_cent(share)} ({int(obs.failed.sum())} of {n}), limit {quantity('errors', term.limit)}"
-    more = None
-    if n < rules.min_requests or plays < rules.min_plays:
-        status = "inconclusive"
-        why = f"errors: from {n} of at least {rules.min_requests} requests, {plays} of at least {rules.min_plays} plays"
-        more = _missing(n, plays, rules)
-    no_doubt = share == 0.0 if status == "pass" else interval.low > term.limit
-    return TermVerdict(
-        term=str(term),
-        status=status,
-        value=_finite(share),
-        value_ok=_finite(share),
-        beyond_all=False,
-        margin=_finite(1 - share / term.limit) if term.limit else None,
-        share=_finite(share),
-        share_low=interval.low,
-        share_high=interval.high,
-        allowed_share=term.limit,
-        n=n,
-        n_excluded=0,
-        n_eff=interval.n_eff,
-        plays=plays,
-        clear=bool(no_doubt) and status != "inconclusive",
-        reason=why,
-        more_requests=more,
+    known = _known(term, beyond, obs.play[keep], obs.start_s[keep], rules, earlier, terms)
+    data = _Data(used, obs.failed[keep], known, int(np.unique(obs.play[keep]).size), int(scope.sum() - keep.sum()))
+    value = quantile(used, term.percent / 100)
+    far = _far(term, value, rules)
+    status, why = _decide(term, data, rules)
+    return _term_verdict(
+        term,
+        data,
+        status,
+        value=float(value) if np.isfinite(value) else None,
+        value_ok=_finite(quantile(used[~data.failed], term.percent / 100)),
+        beyond_all=bool(np.isinf(value)),
+        margin=_finite(_margin(term, value)),
+        far=far,
+        reason=f"{term.subject} = {_figure(term, value)}, {why}",
+        more=_more(data, rules) if status == "inconclusive" else None,
     )
 
 
-def _more(allowed: float, data: _Data, rules: Rules) -> int | None:
-    """How many more requests would decide, if the share stays what it is; None when no sensible number would."""
-    missing = _missing(data.interval.n, data.plays, rules)
-    if data.interval.n == 0:
-        return missing
-    needed = needed_size(data.interval.share, allowed, rules.confidence_per_look) * data.interval.design_effect
-    if needed - data.interval.n > _MANY:
+def _known(
+    term: Term, beyond: Bools, play: Ints, start_s: Floats, rules: Rules, earlier: Earlier, terms: int
+) -> ShareSequence:
+    return share_sequence(
+        beyond,
+        play,
+        start_s,
+        allowed=term.allowed_share,
+        alpha_below=rules.error,
+        alpha_above=rules.error / terms,
+        agents=rules.agents,
+        before=earlier.get(str(term)),
+    )
+
+
+def _term_verdict(
+    term: Term,
+    data: _Data,
+    status: Status,
+    *,
+    value: float | None,
+    value_ok: float | None,
+    beyond_all: bool,
+    margin: float | None,
+    far: Lean | None,
+    reason: str,
+    more: int | None,
+) -> TermVerdict:
+    known = data.known
+    return TermVerdict(
+        term=str(term),
+        status=status,
+        value=value,
+        value_ok=value_ok,
+        beyond_all=beyond_all,
+        margin=margin,
+        share=_finite(known.share),
+        share_low=known.low,
+        share_high=known.high,
+        allowed_share=term.allowed_share,
+        n=known.n,
+        n_excluded=data.excluded,
+        n_eff=known.own.n,
+        plays=data.plays,
+        clear=far == status,
+        reason=reason,
+        more_requests=more,
+        lean=_leaning(far, known) if status == "inconclusive" else None,
+        pooled_share=_finite(known.counts.share),
+        pooled_n_eff=known.counts.n,
+        design_time=known.design.time,
+        design_play=known.design.play,
+    )
+
+
+def _far(term: Term, value: float, rules: Rules) -> Lean | None:
+    """On which side of the limit the percentile lies, if it is far from it."""
+    if np.isnan(value):
         return None
-    return max(missing, int(np.ceil(needed)) - data.interval.n, 1)
+    if term.metric in RATES:
+        better, worse = value >= term.limit * (1 + rules.clear_speed), value <= term.limit * (1 - rules.clear_speed)
+    else:
+        better, worse = value <= term.limit / rules.clear_latency, value >= term.limit * rules.clear_latency
+    return "pass" if better else "fail" if worse else None
+
+
+def _leaning(far: Lean | None, known: ShareSequence) -> Lean | None:
+    """The side of the percentile, unless the evidence about the share speaks for the other one."""
+    if far is None or known.counts.n <= 0:
+        return None
+    inside = known.counts.share <= known.allowed
+    return far if inside == (far == "pass") else None
+
+
+def _too_little(n: int, plays: int, excluded: int, rules: Rules) -> str | None:
+    """Why nothing may be decided yet."""
+    if n < rules.min_requests:
+        left_out = f" ({excluded} not measurable)" if excluded else ""
+        return f"from {n} of at least {rules.min_requests} requests{left_out}"
+    if plays < rules.min_plays:
+        return f"from {plays} of at least {rules.min_plays} plays"
+    return None
+
+
+def _decide(term: Term, data: _Data, rules: Rules) -> tuple[Status, str]:
+    """Status and the words for it."""
+    known = data.known
+    if (why := _too_little(known.n, data.plays, data.excluded, rules)) is not None:
+        return "inconclusive", why
+    side = "slower" if term.metric in RATES else "later"
+    span = f"{_per_cent(known.counts.share)} [{_per_cent(known.low)}, {_per_cent(known.high)}]"
+    words = f"{span} {side} than {quantity(term.metric, term.limit)}, {_per_cent(known.allowed)} allowed"
+    return ("pass" if known.is_below else "fail" if known.is_above else "inconclusive"), words
+
+
+def _judge_errors(
+    term: Term, obs: Observations, rules: Rules, earlier: Earlier, terms: int, *, alone: bool
+) -> TermVerdict:
+    """Failed requests: a fail is certain, a pass is as counted, with the bounds of the share beside.
+
+    To be certain that at most 1 % fail takes hundreds of requests without one failure. A failed request is beyond every
+    other limit too, so that the strictest of those bounds the share of failures with confidence, and the count decides
+    below that. An SLO without any other term has no such bound: there a pass is certain too.
+    """
+    known = _known(term, obs.failed, obs.play, obs.start_s, rules, earlier, terms)
+    n, plays = len(obs), int(np.unique(obs.play).size)
+    failures, share = int(np.count_nonzero(obs.failed)), known.counts.share
+    data = _Data(np.empty(0), obs.failed, known, plays, 0)
+    certain_no = known.is_above if term.limit > 0 else failures > 0
+    certain_yes = known.is_below or (term.limit <= 0 and failures == 0)
+    status: Status = "inconclusive"
+    if (short := _too_little(n, plays, 0, rules)) is not None:
+        why = f"errors: {short}"
+    else:
+        status = "fail" if certain_no else "pass" if certain_yes or (share <= term.limit and not alone) else status
+        span = f"({failures} of {n}) [{_per_cent(known.low)}, {_per_cent(known.high)}]"
+        why = f"errors = {_per_cent(known.share)} {span}, limit {quantity('errors', term.limit)}"
+    no_doubt: Lean | None = "fail" if certain_no else "pass" if failures == 0 and n else None
+    return _term_verdict(
+        term,
+        data,
+        status,
+        value=_finite(known.share),
+        value_ok=_finite(known.share),
+        beyond_all=False,
+        margin=_finite(1 - known.share / term.limit) if term.limit else None,
+        far=no_doubt,
+        reason=why,
+        more=_more(data, rules) if status == "inconclusive" else None,
+    )
+
+
+def _more(data: _Data, rules: Rules) -> int | None:
+    """How many more requests would decide, if the share stays what it is; None when no sensible number would."""
+    known = data.known
+    missing = _missing(known.n, data.plays, rules)
+    if known.n == 0:
+        return missing
+    if known.is_below or known.is_above:
+        return max(missing, 1)
+    if known.counts.share < known.allowed:
+        wanted = needed(known.counts, known.allowed, "below", known.bar_below)
+    else:
+        wanted = needed(known.counts, known.allowed, "above", known.bar_above)
+    wanted -= known.counts.n
+    requests = wanted * known.design.total
+    return None if requests > _MANY else max(missing, int(np.ceil(requests)), 1)
 
 
 def _missing(n: int, plays: int, rules: Rules) -> int:

@@ -57,9 +57,11 @@ def test_a_shift_is_seen() -> None:
     assert agree <= 10
 
 
-def test_looks_double() -> None:
-    settings = WindowSettings(first_look=40, requests_per_agent=2)
-    assert [look_at(i, 4, settings) for i in range(3)] == [40, 80, 160]
+def test_looks_come_at_growing_counts() -> None:
+    settings = WindowSettings(first_look=40, requests_per_agent=2, look_growth=1.5)
+    assert [look_at(i, 4, settings) for i in range(3)] == [40, 60, 90]
+    small = WindowSettings(first_look=2, requests_per_agent=0)
+    assert [look_at(i, 1, small) for i in range(4)] == [2, 3, 4, 5], "each look has a request more than the last"
     assert look_at(0, 100, settings) == 200
 
 

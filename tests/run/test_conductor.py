@@ -38,7 +38,7 @@ def fixed(*levels: int, slo: str = "3tps", **changes: Any) -> Plan:
         protocol="sweep",
         slos=(resolve(slo),),
         window=window,
-        rules=Rules(looks=window.looks, min_requests=window.first_look),
+        rules=Rules(min_requests=window.first_look),
         levels=levels,
         **changes,
     )
@@ -59,7 +59,13 @@ def test_a_server_without_limit_passes_everywhere(tmp_path: Path) -> None:
     done, progress = hold(search_plan("3tps", max_agents=8), FakeServer(), tmp_path / "r")
     assert done.answers[0].capacity == 8
     assert done.reason == "all_pass"
-    assert [o.level for o in progress.history] == [1, 2, 4, 8]
+    assert [o.level for o in progress.history] == [1, 2, 4, 8, 8], "the ramp is left at its leaning, the end is proven"
+    assert [o.verdicts["3tps"].lean for o in progress.history[:4]] == ["pass"] * 4
+    first, second = progress.history[3:]
+    assert second.verdicts["3tps"].status == "pass"
+    own, pooled = ([getattr(t, n) for t in second.verdicts["3tps"].terms] for n in ("n_eff", "pooled_n_eff"))
+    before = [t.n_eff for t in first.verdicts["3tps"].terms]
+    assert pooled == pytest.approx([a + b for a, b in zip(own, before, strict=True)]), "both probes count together"
 
 
 def test_all_errors_pass_nowhere(tmp_path: Path) -> None:
@@ -119,12 +125,16 @@ def test_the_budget_is_respected_and_said(tmp_path: Path) -> None:
     assert done.reason == "budget"
     end_ns = max(o.close_ns for o in progress.history)
     assert (end_ns - progress.began_ns) / 1e9 <= 201
-    assert done.answers[0].capacity == max(o.level for o in progress.history if o.verdicts["3tps"].status == "pass")
+    passed = [o.level for o in progress.history if o.verdicts["3tps"].status == "pass"]
+    assert done.answers[0].capacity == max(passed, default=None)
+    assert "ended early: the time budget is spent" in done.answers[0].notes
+    assert done.answers[0].undecided, "levels that were only leaning when time was up"
 
 
 def test_a_sweep_measures_each_level_for_its_duration(tmp_path: Path) -> None:
     done, progress = hold(fixed(1, 2, 4, duration_s=30.0), FakeServer(), tmp_path / "r")
-    assert done.reason == "all_pass"
+    assert done.reason == "inconclusive", "a handful of requests proves nothing"
+    assert {o.verdicts["3tps"].status for o in progress.history} == {"inconclusive"}
     assert [o.level for o in progress.history] == [1, 2, 4]
     assert all(o.metrics.window_s == pytest.approx(30.0, abs=0.5) for o in progress.history)
 
@@ -145,7 +155,7 @@ def test_load_is_held_until_the_last_request_of_the_window_has_ended(tmp_path: P
 def test_two_slos_share_probes(tmp_path: Path) -> None:
     done, progress = hold(search_plan("3tps", "2tps", max_agents=8), FakeServer(), tmp_path / "r")
     assert {a.slo for a in done.answers} == {"3tps", "2tps"}
-    assert len(progress.history) == 4
+    assert [o.level for o in progress.history] == [1, 2, 4, 8, 8]
     assert all(set(o.verdicts) == {"3tps", "2tps"} for o in progress.history)
 
 

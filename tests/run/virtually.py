@@ -31,7 +31,7 @@ def search_plan(*slos: str, max_agents: int = 64, resolution: float = 0.01, **ch
         protocol="quick",
         slos=resolved,
         window=window,
-        rules=Rules(looks=window.looks, min_requests=window.first_look),
+        rules=Rules(min_requests=window.first_look),
         search=SearchSettings(slos=tuple(s.name for s in resolved), max_agents=max_agents, resolution=resolution),
         **changes,
     )

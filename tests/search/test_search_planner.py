@@ -72,14 +72,75 @@ def test_the_published_search_is_reproduced():
     ramp = [2**k for k in range(12)]
     assert levels(history) == [*ramp, 1536, 1792, 1920, 1856, 1824, 1840]
     assert done.answers == (
-        Answer(slo="a", capacity=1840, largest_pass=1840, smallest_fail=1856, reason="found", monotone=True),
+        Answer(
+            slo="a",
+            capacity=1840,
+            largest_pass=1840,
+            smallest_fail=1856,
+            reason="found",
+            monotone=True,
+            confidence=0.95,
+        ),
     )
 
 
-def test_close_ends_are_confirmed_once_each():
-    _, history = search(one(), monotone(a=1840, band=0.15))
-    assert levels(history)[-2:] == [1840, 1856]
-    assert levels(history).count(1840) == levels(history).count(1856) == 2
+def leaning(capacity, plain=0.15, decides=1):
+    """Far from the capacity a first look only leans; later looks, and levels near it, are decided."""
+    looks = {}
+
+    def probe(n):
+        looks[n] = looks.get(n, 0) + 1
+        side = "pass" if n <= capacity else "fail"
+        if abs(n / capacity - 1) > plain and looks[n] <= decides:
+            return ProbeResult(level=n, statuses={"a": "inconclusive"}, lean={"a": side})
+        return ProbeResult(level=n, statuses={"a": side})
+
+    return probe
+
+
+def test_what_only_leans_steers_the_search_and_only_the_ends_are_proven():
+    done, history = search(one(), leaning(1840, plain=0.001))
+    assert done.answers[0].largest_pass == 1840
+    assert done.answers[0].smallest_fail == 1856
+    assert done.reason == "found"
+    again = [n for n in set(levels(history)) if levels(history).count(n) > 1]
+    assert sorted(again) == [1856], "1840 is decided at once, the ramp is left at its leaning"
+    done, history = search(one(), leaning(1840, plain=0.0001))
+    assert done.reason == "found"
+
+
+def test_a_search_at_the_ends_says_decide_and_may_not_lean():
+    history = [ProbeResult(level=n, statuses={"a": "inconclusive"}, lean={"a": "pass"}) for n in (1, 2, 4)]
+    setup = one(max_agents=4)
+    step = next_step(setup, history)
+    assert (step.level, step.why, step.may_lean) == (4, "decide", False)
+    assert next_step(setup, history[:2]).may_lean
+    decided = [*history, result(4, a="pass")]
+    assert next_step(setup, decided).reason == "all_pass"
+
+
+def test_where_an_end_stays_unproven_the_next_one_is_tried():
+    def probe(n):
+        lean = "pass" if n <= 50 else "fail"
+        return ProbeResult(
+            level=n, statuses={"a": "pass" if n <= 32 else "fail" if n >= 60 else "inconclusive"}, lean={"a": lean}
+        )
+
+    done, history = search(one(), probe)
+    answer = done.answers[0]
+    assert (answer.largest_pass, answer.reason) == (32, "inconclusive")
+    assert answer.smallest_fail >= 60
+    assert 50 in answer.undecided
+    assert "50 leans to a pass and is not proven" in answer.notes
+    assert max(levels(history).count(n) for n in levels(history)) <= 3
+
+
+def test_a_bracket_as_narrow_as_the_data_allow_is_an_answer():
+    done, _ = search(one(), lambda n: result(n, a="pass" if n <= 190 else "fail" if n >= 210 else "inconclusive"))
+    answer = done.answers[0]
+    assert (done.reason, answer.largest_pass) == ("narrowed", 190)
+    assert answer.smallest_fail <= 212
+    assert answer.undecided
 
 
 def test_small_brackets_go_to_one_agent():
@@ -227,25 +288,10 @@ def below(capacity):
     return lambda n: "pass" if n <= capacity else "fail"
 
 
-def test_a_spurious_fail_is_outvoted_and_the_ramp_goes_on():
-    done, history = search(one(), scripted({8: ["fail", "pass", "pass"]}, below(20)))
-    assert levels(history)[:4] == [1, 2, 4, 8]
-    assert levels(history).count(8) == 3
-    assert (done.reason, done.answers[0].capacity) == ("found", 20)
-    assert "8 passed 2 and failed 1 times: taken as pass" in done.answers[0].notes
-
-
-def test_a_spurious_pass_is_outvoted_and_the_bracket_falls_back():
-    done, _ = search(one(), scripted({24: ["pass", "fail", "fail"]}, below(20)))
+def test_the_last_verdict_counts_for_it_rests_on_all_probes():
+    done, _ = search(one(), scripted({21: ["inconclusive", "pass"], 24: ["inconclusive", "fail"]}, below(21)))
     answer = done.answers[0]
-    assert (done.reason, answer.capacity, answer.smallest_fail) == ("found", 20, 21)
-
-
-def test_a_tie_becomes_an_undecided_edge():
-    done, _ = search(one(), scripted({21: ["pass", "fail", "inconclusive"]}, below(20)))
-    answer = done.answers[0]
-    assert (answer.reason, answer.largest_pass, answer.smallest_fail) == ("inconclusive", 20, 22)
-    assert "21 passed as often as it failed" in answer.notes
+    assert (done.reason, answer.capacity, answer.smallest_fail) == ("found", 21, 22)
 
 
 def test_reprobes_are_limited():
@@ -343,8 +389,9 @@ def test_a_probe_names_the_slos_that_wait_for_it():
     history = [monotone(band=0, a=5, b=40)(n) for n in (1, 2, 4, 8, 16, 32, 64)]
     setup = SearchSettings(slos=("a", "b"), max_agents=4096)
     step = next_step(setup, history)
-    assert step == Probe(level=6, why="bisect", slos=("a",)) or step == Probe(level=48, why="bisect", slos=("b",))
-    assert next_step(setup, history[:4]) == Probe(level=16, why="ramp", slos=("b",))
+    assert (step.level, step.why, step.slos) in ((6, "bisect", ("a",)), (48, "bisect", ("b",)))
+    step = next_step(setup, history[:4])
+    assert (step.level, step.why, step.slos) == (16, "ramp", ("b",))
 
 
 def test_one_level_for_both_when_both_are_halved_by_it():
@@ -362,7 +409,8 @@ def test_the_level_that_helps_most_slos_goes_first():
         result(128, a="fail", b="fail", c="fail"),
     ]
     setup = SearchSettings(slos=("a", "b", "c"), max_agents=128, start=32)
-    assert next_step(setup, history) == Probe(level=96, why="bisect", slos=("b", "c"))
+    step = next_step(setup, history)
+    assert (step.level, step.why, step.slos) == (96, "bisect", ("b", "c"))
 
 
 @given(st.lists(st.integers(0, 3000), min_size=2, max_size=4), st.sampled_from([0.0, 0.15]))
@@ -421,27 +469,6 @@ def test_noise_at_the_edge_moves_the_answer_within_the_noise(capacity, seed, ban
     # 100 of 125 is within a band of 0.2 or on its edge, as floats round.
     assert answer.smallest_fail is None or answer.smallest_fail >= capacity * (1 - band) - 1e-9
     assert answer.capacity >= capacity * (1 - band) - setup.step(answer.capacity) - 1
-
-
-def test_noise_is_mostly_outvoted():
-    """Over many seeds the bracket comes within 3 % of the truth far more often than single verdicts are right."""
-    good = probes = 0
-    for seed in range(300):
-        rng = random.Random(seed)
-        capacity = rng.randint(200, 3000)
-
-        def probe(n, rng=rng, capacity=capacity):
-            near = abs(n / capacity - 1) < 0.05
-            wrong = near and rng.random() < 0.2
-            status = "pass" if (n <= capacity) != wrong else "fail"
-            return ProbeResult(level=n, statuses={"a": status}, close={"a": near})
-
-        done, history = search(one(), probe)
-        answer = done.answers[0]
-        probes += len(history)
-        good += answer.capacity <= capacity * 1.03 and (answer.smallest_fail or capacity) >= capacity * 0.97
-    assert good >= 270
-    assert probes / 300 < 30
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
@@ -519,19 +546,21 @@ def test_pure_chance_ends_too(seed, how_many, max_agents):
     setup = SearchSettings(slos=names, max_agents=max_agents)
     done, history = search(setup, probe)
     assert len(history) <= default_max_probes(setup)
-    assert default_max_probes(setup) <= how_many * (6 * (math.ceil(math.log2(max_agents)) + 1) + 8)
+    assert default_max_probes(setup) <= how_many * (8 * (math.ceil(math.log2(max_agents)) + 1) + 8)
     for answer in done.answers:
         check_bracket(answer, history, answer.slo)
 
 
 def check_bracket(answer, history, slo):
-    """Both ends were really measured, by majority, and in order."""
+    """Both ends were really measured, their last sound verdict says so, and they are in order."""
+
+    def last(level):
+        return [r.statuses[slo] for r in history if r.level == level and r.statuses[slo] != "invalid"][-1]
+
     if answer.largest_pass is not None:
-        votes = [r.statuses[slo] for r in history if r.level == answer.largest_pass]
-        assert votes.count("pass") > votes.count("fail")
+        assert last(answer.largest_pass) == "pass"
     if answer.smallest_fail is not None:
-        votes = [r.statuses[slo] for r in history if r.level == answer.smallest_fail]
-        assert votes.count("fail") > votes.count("pass")
+        assert last(answer.smallest_fail) == "fail"
         assert (answer.capacity or 0) < answer.smallest_fail
     assert answer.capacity == (answer.largest_pass or (0 if answer.smallest_fail == 1 else None))
     assert answer.monotone or answer.notes
@@ -611,14 +640,16 @@ def test_a_level_that_is_lost_three_times_stays_inconclusive():
     assert any("8 stayed inconclusive: process_lost" in note for note in answer.notes)
 
 
-def test_a_lost_confirmation_is_tried_again_and_changes_no_verdict():
+def test_a_lost_second_look_is_tried_again_and_changes_no_verdict():
     seen = {}
 
     def probe(n):
         seen[n] = seen.get(n, 0) + 1
         if n == 4 and seen[n] == 2:
             return result(n, LOST, a="invalid")
-        return ProbeResult(level=n, statuses={"a": "pass" if n <= 4 else "fail"}, close={"a": n == 4})
+        if n == 4 and seen[n] == 1:
+            return ProbeResult(level=n, statuses={"a": "inconclusive"}, lean={"a": "pass"})
+        return result(n, a="pass" if n <= 4 else "fail")
 
     done, history = search(one(max_agents=8), probe)
     assert levels(history).count(4) == 3
