@@ -276,6 +276,8 @@ class ProbeState:
             quality_warnings(metrics, health, isolated=self.plan.isolated, chars_per_token=self.plan.chars_per_token)
         )
         rate = len(population) / ((close_ns - open_ns) / 1e9)
+        if self.void is not None:  # what else is odd about half a level would only hide why
+            self.warnings = [f"client: {self.void[1]}"]
         return ProbeOutcome(
             probe=self.probe,
             level=self.level,
