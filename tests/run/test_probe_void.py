@@ -96,6 +96,7 @@ def test_a_lost_load_process_voids_the_level_and_keeps_its_records() -> None:
     outcome, taken = probe(Fleet([batch(1, records(5)), batch(2, records(3, 1))], KILLED))
     assert outcome.void == "load process 1 was killed (SIGKILL): level 4 is void"
     assert outcome.health.status == "invalid"
+    assert outcome.warnings == ["client: load process 1 was killed (SIGKILL): level 4 is void"]
     assert len(taken) == 8
     verdict = outcome.verdicts["20tps"]
     assert verdict.status == "invalid"
