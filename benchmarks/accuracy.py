@@ -135,7 +135,12 @@ def conclude(rounds: Sequence[Sequence[Figures]], missing: Sequence[str]) -> int
         print(f"- {f.client}: shown and not judged, since its processes shared a core")
     for line in missing:
         print(f"- missing: {line}")
-    if not all(met for _, met in made):
+    return exit_code(met=all(met for _, met in made), missing=missing)
+
+
+def exit_code(*, met: bool, missing: Sequence[str]) -> int:
+    """1 when a bound was missed or agentperf itself broke, else 2 when a peer is missing."""
+    if not met or any(line.startswith("agentperf") for line in missing):
         return 1
     return 2 if missing else 0
 

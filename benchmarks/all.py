@@ -27,7 +27,7 @@ LIMIT_S = 900.0
 """Of one benchmark, beside the minutes of the endurance run."""
 PACKAGES = ("httpx", "uvloop", "httptools", "msgspec", "anyio")
 ALL_CLIENTS = "agentperf,agentperf-2,httpx,aiohttp,transport,bare,aiperf"
-SOME_CLIENTS = "agentperf,agentperf-2,httpx,aiohttp,bare"
+SOME_CLIENTS = "agentperf,agentperf-2,aiohttp,bare"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from agentperf.measure.health import WorkerSample, delays_of
 from agentperf.measure.record import Record
 from benchmarks.cores import cores_text, split_cores
 from benchmarks.figures import markdown, percentile
-from benchmarks.ours import Held, Level, Shape, hold
+from benchmarks.ours import Held, Level, LostError, Shape, hold
 from benchmarks.truth import TruthRow, TruthServerError, build, find, read_log, truth_server
 from benchmarks.work import add_server
 
@@ -170,6 +170,9 @@ def main(argv: list[str] | None = None) -> int:
         except TruthServerError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except LostError as error:
+            print(f"- {error}: MISSED")
+            return 1
     print(f"{table(found)}\n")
     for text, met in found.bounds:
         print(f"- {text}: {'within' if met else 'MISSED'}")

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.accuracy import one_round
+from benchmarks.accuracy import exit_code, one_round
 from benchmarks.clients import NAMES, clients
 from benchmarks.cores import cores_text
 from benchmarks.figures import IN_FLIGHT_BOUND, Figures, table
@@ -58,9 +58,7 @@ def conclude(found: Sequence[Figures], missing: Sequence[str]) -> int:
         print(f"- {f.client}: {wanted}: {'within' if within else 'MISSED'}")
     for line in missing:
         print(f"- missing: {line}")
-    if not met:
-        return 1
-    return 2 if missing else 0
+    return exit_code(met=met, missing=missing)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import ours
+from benchmarks.accuracy import exit_code
 from benchmarks.clients import run_module
 from benchmarks.cores import Cores, cores_text, split_cores
 from benchmarks.figures import markdown, ratio
@@ -145,17 +146,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def conclude(found: Sequence[Memory], missing: Sequence[str]) -> int:
     """Print the verdict for each number of agents and what is missing; the exit code."""
-    code = 2 if missing else 0
+    met = True
     for m in (m for m in found if m.client == "agentperf"):
         within = m.mb_per_agent <= BOUND_MB and m.failed == 0
         verdict = "within" if within else "MISSED"
         print(
             f"- {m.agents:,} agents: {m.mb_per_agent:.3f} MB an agent <= {BOUND_MB:g} MB, {m.failed} failed: {verdict}"
         )
-        code = code if within else 1
+        met = met and within
     for line in missing:
         print(f"- missing: {line}")
-    return code
+    return exit_code(met=met, missing=missing)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from agentperf.fleet.fleet import open_fleet
+from agentperf.fleet.fleet import ProcessLostError, open_fleet
 from agentperf.fleet.messages import Batch, Job, Target
 from agentperf.measure.health import MachineSample, WorkerSample
 from agentperf.measure.record import Record
@@ -21,6 +21,7 @@ from agentperf.trace.render import RenderedSession, RenderedTree, RenderedTurn
 from agentperf.wire.chat import BodySettings
 from agentperf.wire.endpoint import Limits, parse_endpoint
 from benchmarks.cores import Cores, children_on
+from benchmarks.venvs import MissingError
 
 TREES, TURNS = 16, 4
 PROMPT = "Read the file and say what it does, line by line. " * 20
@@ -105,6 +106,8 @@ class Held:
     close_ns: int = 0
     collector_s: float = 0.0
     """CPU time of the parent, which takes the records, in the window."""
+    lost: str | None = None
+    """What became of a load process that was lost; a run declares such a level void."""
 
     @property
     def cpu_s(self) -> float:
@@ -149,14 +152,29 @@ def job(level: Level, encoded: list[EncodedTree], worker: int, run_id: str) -> J
     )
 
 
-def hold(level: Level, encoded: list[EncodedTree] | None = None) -> Held:
-    """Hold a level by agentperf's load processes, and take what they report."""
-    made = trees(level.shape) if encoded is None else encoded
-    return anyio.run(_hold, level, made, backend_options={"use_uvloop": True})
+class LostError(MissingError):
+    """A load process of agentperf was lost: no peer is missing, agentperf has failed."""
 
 
-async def _hold(level: Level, encoded: list[EncodedTree]) -> Held:
+def hold(level: Level, *, may_be_lost: bool = False) -> Held:
+    """Hold a level by agentperf's load processes, and take what they report.
+
+    LostError when one is lost, unless it may be: then what was reported before comes back, with the cause in `lost`.
+    """
     held = Held(level.streams, level.workers)
+    try:
+        anyio.run(_hold, level, trees(level.shape), held, backend_options={"use_uvloop": True})
+    except ProcessLostError as error:
+        if not may_be_lost:
+            raise LostError(f"agentperf: {error}") from error
+        held.lost = str(error)
+        last_ns = max((s.at_ns for s in held.samples), default=0)
+        held.open_ns = min(held.open_ns, last_ns)
+        held.close_ns = max(min(held.close_ns, last_ns), held.open_ns + 1)
+    return held
+
+
+async def _hold(level: Level, encoded: list[EncodedTree], held: Held) -> None:
     collector_s = 0.0
     async with contextlib.AsyncExitStack() as stack:
         with children_on(level.cores):
@@ -178,7 +196,6 @@ async def _hold(level: Level, encoded: list[EncodedTree]) -> Held:
             if batch.at_ns >= held.close_ns and not stopped:
                 stopped, held.collector_s = True, time.process_time() - collector_s
                 await fleet.stop_level(level.grace_s)
-    return held
 
 
 def _take(held: Held, batch: Batch) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentperf.measure.health import Health, assess, decode_times, delays_of
+from agentperf.measure.health import PROCESS_LOST, Health, assess, decode_times, delays_of, voided
 from agentperf.measure.metrics import summarise
 from benchmarks.clients import said_by_record
 from benchmarks.cores import cores_text, split_cores
@@ -34,11 +34,13 @@ class Judged:
 
     health: Health
     true: Figures
+    cut: bool = False
+    """A load process was lost before the window was over."""
 
     @property
     def untrue(self) -> bool:
         """The figures are further from the truth than agentperf promises, or the load was not held."""
-        return not self.true.within_bound or self.true.in_flight < 0.99 * self.true.wanted
+        return self.cut or not self.true.within_bound or self.true.in_flight < 0.99 * self.true.wanted
 
     @property
     def caught(self) -> bool:
@@ -50,7 +52,7 @@ def judge(held: Held) -> Health:
     """The verdict on the client, by the rules and inputs of a run."""
     population = held.population()
     metrics = summarise(held.records, level=held.streams, open_ns=held.open_ns, close_ns=held.close_ns)
-    return assess(
+    health = assess(
         held.window_samples(),
         *delays_of(population),
         metrics.in_flight,
@@ -59,6 +61,7 @@ def judge(held: Held) -> Health:
         decode_s=decode_times(population),
         machine=[m for m in held.machine if held.open_ns <= m.at_ns <= held.close_ns],
     )
+    return voided(health, PROCESS_LOST, held.lost) if held.lost is not None else health
 
 
 def measure(work: Work, workers: int, binary: Path, folder: Path) -> Judged:
@@ -86,11 +89,12 @@ def measure(work: Work, workers: int, binary: Path, folder: Path) -> Judged:
                 seconds=work.seconds,
                 grace_s=work.grace_s,
                 cores=cores,
-            )
+            ),
+            may_be_lost=True,
         )
     said = [said_by_record(r) for r in held.records]
     run = Run("agentperf", work.streams, held.open_ns, held.close_ns, said, held.cpu_s, None)
-    return Judged(judge(held), figures(run, read_log(log)))
+    return Judged(judge(held), figures(run, read_log(log)), held.lost is not None)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -163,6 +163,7 @@ def test_verdicts_name_the_bounds_that_apply() -> None:
 def test_exit_code(worse: float, missing: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     good = replace(of([said("a", late_ms=worse, speed=50.0)], [truth_row("a")]), client="agentperf")
     assert accuracy.conclude([[good]], ["aiperf: cannot be installed"] * missing) == code
+    assert accuracy.conclude([[good]], ["agentperf: load process 0 was lost"]) == 1
     shown = capsys.readouterr().out
     assert ("MISSED" in shown) is (worse > 5)
     assert ("missing: aiperf" in shown) is bool(missing)
