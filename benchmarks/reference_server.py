@@ -159,7 +159,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 the two agree, 1 not, 2 without a server."""
     options = _arguments(argv)
-    rows, together = [list(HEADERS)], True
+    rows, together, disturbed = [list(HEADERS)], True, False
     with tempfile.TemporaryDirectory(prefix="agentperf-reference-") as folder:
         try:
             binary = build(find(options.server), Path(folder))
@@ -176,8 +176,11 @@ def main(argv: list[str] | None = None) -> int:
             best = {name: quietest(found) for name, found in rounds.items()}
             rows += [cells(name, found) for name, found in best.items()]
             together = agree(*best.values()) and together
+            disturbed = disturbed or any(found.disturbed for found in best.values())
     print(f"streams of {options.tps:g} tok/s, window {options.seconds:g} s\n\n{markdown(rows)}\n")
     print(f"p99 errors within {TTFT_AGREE_MS:g} ms and {SPEED_AGREE:.1%} of each other: {'yes' if together else 'NO'}")
+    if disturbed:
+        print("other work ran in every round of one of them: repeat on a quiet machine")
     return 0 if together else 1
 
 

@@ -97,8 +97,9 @@ def _plan(level: int) -> Any:
 
 def _dry_run(level: int) -> str:
     out = io.StringIO()
-    options = SimpleNamespace(plan=_plan(level), workers=1)
-    execute._say_estimate(options, Console(file=out, width=400))  # type: ignore[arg-type]
+    options: Any = SimpleNamespace(plan=_plan(level), workers=1)
+    prepared: Any = SimpleNamespace(profile=None)
+    execute._say_estimate(options, prepared, Console(file=out, width=400))
     return out.getvalue()
 
 
