@@ -4,8 +4,9 @@ A play replays one tree: its sessions run side by side, each turn starting when 
 complete and its recorded wait is over. After the play the agent takes another.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +16,7 @@ from agentperf.replay.bodies import EncodedSession, EncodedTree, EncodedTurn, re
 from agentperf.replay.deck import entry_turn, salt_text, start_share
 from agentperf.replay.history import LiveHistory
 from agentperf.replay.settings import ReplaySettings
+from agentperf.replay.stop import StopSign
 from agentperf.replay.turns import TurnResult
 from agentperf.wire import chat, failures
 from agentperf.wire.exchange import Caller, Exchange, size
@@ -36,7 +38,7 @@ class Level:
     now_ns: NowNs
     on_turn: Callable[[TurnResult], None]
     spread_s: float = 0.0
-    stop: anyio.Event = field(default_factory=anyio.Event)
+    stop: StopSign = field(default_factory=StopSign)
     open_since: dict[str, int] = field(default_factory=dict)
     """Requests that are open now, by id, with their t0."""
     waiting: int = 0
@@ -47,9 +49,10 @@ class Level:
         delay = (due_ns - self.now_ns()) / 1e9
         if delay > 0 and not self.stop.is_set():
             self.waiting += 1
-            with anyio.move_on_after(delay):
-                await self.stop.wait()
-            self.waiting -= 1
+            try:
+                await self.stop.sleep(delay)
+            finally:
+                self.waiting -= 1
         return not self.stop.is_set()
 
 
@@ -66,15 +69,13 @@ class _Play:
         self.abandoned = False
         self.start_turn = start_turn
         self.began_ns = level.now_ns()
-        self.done: dict[str, anyio.Event] = {}
+        self.known = frozenset(t.request_id for s in tree.sessions for t in s.turns)
         self.done_ns: dict[str, int] = {}
-        skipped = self._skipped()
-        for session in tree.sessions:
-            for turn in session.turns:
-                self.done[turn.request_id] = anyio.Event()
-                if turn.request_id in skipped:
-                    self._complete(turn.request_id)
-        self.skipped = skipped
+        self.completed: dict[str, anyio.Event] = {}
+        """Of turns that somebody waits for."""
+        self.skipped = self._skipped()
+        self.pending = set(self.known - self.skipped)
+        self.done_ns.update(dict.fromkeys(self.skipped, self.began_ns))
 
     def _skipped(self) -> set[str]:
         """Turns before the entry point, and the subagents that they had started."""
@@ -87,7 +88,9 @@ class _Play:
     def _complete(self, request_id: str) -> None:
         # Of what was sent the end of its stream counts: decoding it and waking its agent is delay of our own making.
         self.done_ns.setdefault(request_id, self.level.now_ns())
-        self.done[request_id].set()
+        self.pending.discard(request_id)
+        if request_id in self.completed:
+            self.completed[request_id].set()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
@@ -117,15 +120,16 @@ class _Play:
                     break
             self._complete(turn.request_id)
         for turn in session.turns:  # nobody may wait for ever for what will not come
-            if not self.done[turn.request_id].is_set():
+            if turn.request_id in self.pending:
                 self._complete(turn.request_id)
 
     async def _ready(self, session: EncodedSession, turn: EncodedTurn, position: int) -> int | None:
         """Wait for the turn's dependencies and its recorded delay; its due time, or None when it is not to be sent."""
         depends_on = turn.depends_on or ([session.turns[position - 1].request_id] if position else [])
-        known = [d for d in depends_on if d in self.done]
+        known = [d for d in depends_on if d in self.known]
         for dependency in known:
-            await self.done[dependency].wait()
+            if dependency in self.pending:
+                await self.completed.setdefault(dependency, anyio.Event()).wait()
         if self.abandoned or self.level.stop.is_set():
             return None
         last_ns = max((self.done_ns[d] for d in known), default=self.began_ns)
@@ -198,16 +202,23 @@ class _Play:
 async def _decode(exchange: Exchange) -> Outcome:
     """Fold the reply, other streams being read between the steps; the end of the level does not cut it off."""
     steps = chat.fold_steps(exchange)
-    outcome: Outcome | None = None
+    outcome = _step(steps)
+    if outcome is not None:
+        return outcome
     with anyio.CancelScope(shield=True):
         while outcome is None:
-            try:
-                next(steps)
-                await anyio.lowlevel.checkpoint()
-            except StopIteration as end:
-                outcome = end.value
+            await anyio.lowlevel.checkpoint()
+            outcome = _step(steps)
     assert outcome is not None
     return outcome
+
+
+def _step(steps: Generator[None, None, Outcome]) -> Outcome | None:
+    try:
+        next(steps)
+    except StopIteration as end:
+        return cast("Outcome", end.value)
+    return None
 
 
 async def run_agent(level: Level, agent: int) -> None:

@@ -29,6 +29,7 @@ from agentperf.sim.runs import Run, clipped
 from agentperf.wire.exchange import Body
 
 _STREAM = b'"stream":'
+_END_BYTES = 160
 _MARKS = b"\x7f~^`|@#%"
 _decode_messages = msgspec.json.Decoder(list[Raw]).decode
 _decode_message = msgspec.json.Decoder(ChatMessage).decode
@@ -43,6 +44,16 @@ class KnownBody(Struct, frozen=True, gc=False):
     runs: tuple[Run, ...]
     seed: bytes
     """Stands for the whole prompt: seeds what the model does with it."""
+
+
+class _Tail(Struct, frozen=True):
+    """What follows the messages, behind one head."""
+
+    head: bytes
+    text: bytes
+    options: ChatBody
+    tools: int
+    """Number of the tool schema."""
 
 
 class _Chain(Struct):
@@ -67,12 +78,13 @@ class BodyReader:
         self._block = block_bytes(profile)
         self._buffers: dict[int, bytes] = {}
         """Kept, so that no other buffer can take the id of one that is known."""
-        self._chains: dict[tuple[int, int, int, bytes], _Chain | None] = {}
+        self._chains: dict[tuple[int, int, int, int], _Chain | None] = {}
         self._alike: dict[bytes, list[int]] = {}
         """Numbers of the chains that begin with the same block."""
         self._all: list[_Chain] = []
-        self._options: dict[tuple[bytes, bytes], ChatBody] = {}
-        self._tools: dict[bytes, bytes | None] = {}
+        self._tails: dict[tuple[int, bytes], list[_Tail]] = {}
+        """By length and end: comparing two long tails costs less than the hash of one."""
+        self._tools: dict[bytes, int] = {}
 
     def read(self, body: Body) -> KnownBody | None:
         """The body by its parts."""
@@ -89,10 +101,10 @@ class BodyReader:
             if not (isinstance(body[2], bytes) and isinstance(after, memoryview) and after.obj is view.obj):
                 return None
             salt, salt_at, length = body[2], len(view), len(view) + len(after)
-        options = self._read_options(head, tail)
-        if options is None:
+        known = self._tail(head, tail)
+        if known is None:
             return None
-        chain = self._chain(view.obj, salt_at, len(salt), options.tools_json)
+        chain = self._chain(view.obj, salt_at, len(salt), known)
         if chain is None:
             return None
         index = bisect_left(chain.ends, length)
@@ -105,36 +117,40 @@ class BodyReader:
             b"%b/%d/%b" % (salt, size, chain.digests[max(0, blocks - 1) * HASH_BYTES : blocks * HASH_BYTES]),
             digest_size=HASH_BYTES,
         ).digest()
-        return KnownBody(options, prompt_tokens(size, self._profile), runs, seed)
+        return KnownBody(known.options, prompt_tokens(size, self._profile), runs, seed)
 
-    def _read_options(self, head: bytes, tail: bytes) -> ChatBody | None:
-        """All fields of a body but its messages; the tool schema, long and of few kinds, is looked at once."""
+    def _tail(self, head: bytes, tail: bytes) -> _Tail | None:
+        alike = self._tails.setdefault((len(tail), tail[-_END_BYTES:]), [])
+        for known in alike:
+            if known.text == tail and known.head == head:
+                return known
+        found = self._read_tail(head, tail)
+        if found is not None:
+            alike.append(found)
+        return found
+
+    def _read_tail(self, head: bytes, tail: bytes) -> _Tail | None:
+        """All fields of a body but its messages: the tool schema, if there is one, and what comes behind it."""
         at = tail.rfind(_STREAM)
-        before, rest = tail[:at], tail[at:]
-        if at < 0 or before not in self._tools:
-            self._tools[before] = _read_tools(before) if at >= 0 else None
-        tools = self._tools[before]
+        tools = _read_tools(tail[:at]) if at >= 0 else None
         if tools is None:
             return None
-        key = (head, rest)
-        known = self._options.get(key)
-        if known is None:
-            try:
-                known = parse_body(head + b"]," + rest)
-            except ValueError:
-                return None
-            if known.messages or known.tools_json:
-                return None
-            self._options[key] = known
-        if not tools:
-            return known
-        return msgspec.structs.replace(known, tools=Raw(tools))
+        try:
+            options = parse_body(head + b"]," + tail[at:])
+        except ValueError:
+            return None
+        if options.messages or options.tools_json:
+            return None
+        if tools:
+            options.tools = Raw(tools)
+        # What a choice of no tools leaves out is no part of the prompt.
+        return _Tail(head, tail, options, self._tools.setdefault(options.tools_json, len(self._tools)))
 
-    def _chain(self, buffer: bytes, salt_at: int, salt_bytes: int, tools: bytes) -> _Chain | None:
-        key = (id(buffer), salt_at, salt_bytes, tools)
+    def _chain(self, buffer: bytes, salt_at: int, salt_bytes: int, tail: _Tail) -> _Chain | None:
+        key = (id(buffer), salt_at, salt_bytes, tail.tools)
         if key not in self._chains:
             self._buffers[id(buffer)] = buffer
-            self._chains[key] = self._read_chain(buffer, salt_at, salt_bytes, tools)
+            self._chains[key] = self._read_chain(buffer, salt_at, salt_bytes, tail.options.tools_json)
         return self._chains[key]
 
     def _read_chain(self, buffer: bytes, salt_at: int, salt_bytes: int, tools: bytes) -> _Chain | None:

@@ -1,7 +1,7 @@
 """Which replica serves a request: the one that served the prompt before it, else the one with the least to do."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 
 MOST_KEYS = 200_000
 
@@ -17,8 +17,8 @@ class Router:
         self._replicas = replicas
         self._where: OrderedDict[Hashable, int] = OrderedDict()
 
-    def choose(self, keys: Iterable[Hashable], loads: Sequence[int]) -> int:
-        """A replica by the names of a prompt, last one first; `loads` are the jobs on each replica."""
+    def choose(self, keys: Iterable[Hashable], load: Callable[[int], int]) -> int:
+        """A replica by the names of a prompt, last one first; `load` tells how many jobs a replica has."""
         if self._replicas == 1:
             return 0
         latest: Hashable = None
@@ -29,7 +29,7 @@ class Router:
             if found is not None:
                 self._where.move_to_end(key)
                 break
-        chosen = found if found is not None else min(range(self._replicas), key=loads.__getitem__)
+        chosen = found if found is not None else min(range(self._replicas), key=load)
         if latest is not None:
             self._where[latest] = chosen
             if len(self._where) > MOST_KEYS:

@@ -119,8 +119,7 @@ class VirtualEndpoint:
     async def _generate(self, accepted: Accepted, exchange: Exchange) -> None:
         """Wait for the reply, and put it into the exchange event by event."""
         runs = accepted.request.block_hashes
-        loads = [engine.load for engine in self.engines] if len(self.engines) > 1 else ()
-        driver = self._drivers[self._router.choose((run[0] for run in reversed(runs)), loads)]
+        driver = self._drivers[self._router.choose((run[0] for run in reversed(runs)), self._load)]
         reply = _Reply(accepted, exchange, asyncio.get_running_loop().create_future())
         job = driver.submit(accepted.request, reply.take)
         try:
@@ -128,6 +127,9 @@ class VirtualEndpoint:
         except asyncio.CancelledError:
             driver.abort(job)
             raise
+
+    def _load(self, replica: int) -> int:
+        return self.engines[replica].load
 
 
 class _Reply:

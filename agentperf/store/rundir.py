@@ -42,6 +42,7 @@ SUMMARY: Final = "summary.json"
 FLUSH_ROWS: Final = 1_000
 """Rows of one write, about 20 ms: while a level runs the event loop of this process does not stand still for longer."""
 FLUSH_NS: Final = 1_000_000_000
+_MOST_PLAIN: Final = 256
 _FREE_TEXT: Final = ("error", "notes", "finish_reason")
 """Columns in which a server may echo what it was sent."""
 
@@ -84,6 +85,8 @@ class RunWriter:
     ) -> None:
         self.directory = directory
         self._secrets = known_literals(secrets)
+        self._plain: set[str] = set()
+        """Texts in which nothing was found: most records repeat a few of them."""
         self._clock = clock
         self._manifest: dict[str, Any] = {}
         self._events: list[dict[str, Any]] = []
@@ -212,8 +215,12 @@ class RunWriter:
         found: dict[str, str] = {}
         for name in _FREE_TEXT:
             text = getattr(record, name)
-            if text and (clean := scrub_text(text, self._secrets)) != text:
+            if not text or text in self._plain:
+                continue
+            if (clean := scrub_text(text, self._secrets)) != text:
                 found[name] = clean
+            elif len(self._plain) < _MOST_PLAIN:
+                self._plain.add(text)
         return msgspec.structs.replace(record, **found) if found else record
 
 
