@@ -166,7 +166,9 @@ def _blocked(samples: Sequence[WorkerSample]) -> float:
 
 def remedy_for(workers: int, free_cores: float | None, cores: int | None) -> str:
     """What to do about a client that was late: more load processes where cores are free, else another machine."""
-    free = free_cores if free_cores is not None else float(cores - workers - 1) if cores is not None and workers else None
+    free = (
+        free_cores if free_cores is not None else float(cores - workers - 1) if cores is not None and workers else None
+    )
     if free is None:
         return "use more --workers, or a machine with free cores"
     if free >= 1 and workers:

@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 )
 
 NOTE: Final = (
-    "Loop lag: how late a load process reads its sockets; of the worst one. Speed unsure by: that lag over the decode "
+    "Loop lag: how late a load process reads its sockets; of the worst one. Speed unsure by: lag p99.5 over the decode "
     "time of the median reply. Send delay: from the end of a turn and its wait to the start of the next, or until its "
     "last byte is sent. CPU in cores, of load processes and of the collecting process (here). Sockets, files, memory "
     "of the load process that has most. Records waiting, time blocked: what one held back since it was not taken."

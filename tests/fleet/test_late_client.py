@@ -61,6 +61,8 @@ class Measured:
     """p99 of client stamp - server stamp of the first token."""
     speed_error: float
     """p99 over requests, a share."""
+    ttft_error_p95_s: float
+    speed_error_p95: float
 
     @property
     def beyond(self) -> bool:
@@ -97,7 +99,7 @@ def compared(server: PacedServer, batches: list[Batch], open_ns: int, close_ns: 
         None,
         decode_s=decode_times(window),
     )
-    return Measured(health, float(np.percentile(ttft, 99)), float(np.percentile(speed, 99)))
+    return Measured(health, *(float(np.percentile(values, q)) for q in (99, 95) for values in (ttft, speed)))
 
 
 async def measure(level: int) -> Measured:
@@ -166,6 +168,7 @@ def hogs() -> Iterator[None]:
 async def test_beside_hogs_a_level_that_is_wrong_is_void() -> None:
     """Either the figures are true, or the level is not valid."""
     measured = await measure(24)
-    # A margin for what lies in between: a p99 of few requests is not that of the samples.
-    wrong = measured.ttft_error_s > 0.0075 or measured.speed_error > 0.0075
+    # Of a hundred requests the p99 is the worst one, which a single moment makes, here or in the server, which shares
+    # the machine; one in twenty is the client's doing.
+    wrong = measured.ttft_error_p95_s > 0.005 or measured.speed_error_p95 > 0.005
     assert not wrong or measured.health.status == "invalid", measured

@@ -51,6 +51,20 @@ def test_speeds_need_a_stricter_client_than_a_generous_ttft() -> None:
     assert client(late, ttft_limit=5.0, decode_s=[5.0]).status == "ok"
 
 
+def test_the_lag_of_speeds_is_taken_further_out() -> None:
+    """0.8 % of the stamps 50 ms late: the TTFT's p99 does not see it, that of speeds, with two stamps each, does."""
+    found = samples(n=50)
+    for index in (10, 20, 30, 40):
+        found[index].lags_s = [0.05] + [0.0] * 9
+    health = client(found, decode_s=[2.0])
+    assert health.loop_lag_p99_s is not None
+    assert health.loop_lag_p99_s < 0.005
+    assert health.speed_error == pytest.approx(0.025)
+    assert health.status == "invalid"
+    assert "p99.5 50.0 ms" in health.reasons[0]
+    assert client(found, decode_s=[20.0]).status == "ok"
+
+
 def test_below_5_ms_nothing_is_late() -> None:
     """The grain of timers on replies of 100 ms is no fault of the client."""
     health = client(samples(lag=0.004), decode_s=[0.1])
