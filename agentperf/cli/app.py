@@ -7,6 +7,7 @@ import typer
 from agentperf import __version__
 from agentperf.cli import console
 from agentperf.cli.calibrate import calibrate
+from agentperf.cli.plan import plan
 from agentperf.cli.report import report
 from agentperf.cli.run import run
 from agentperf.cli.sim import app as sim_app
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run)
+app.command("plan")(plan)
 app.command("report")(report)
 app.command("calibrate")(calibrate)
 app.command("tiers")(tiers)
