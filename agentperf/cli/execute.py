@@ -162,6 +162,7 @@ async def _settle(
         context=options.context,
         extra_body=options.extra_body,
         trust_env=options.trust_env,
+        cap=options.preset.knobs.output_cap,
     )
     workload = load_workload(_traces_of(options, simulated=simulated), choices.context_tokens, options.context_rule)
     sizes = DEFAULT_SIZES
@@ -177,6 +178,7 @@ async def _settle(
         body=choices.body,
         history=options.history,
         time_scale=options.time_scale,
+        speed=options.preset.knobs.speed,
         salt=options.cache_salt,
         seed=options.seed,
         # Salts of two runs may be the same where nothing outlives a run, and equal seeds shall give equal runs.
@@ -201,6 +203,11 @@ def _say_plan(options: RunOptions, prepared: Prepared, out: Console) -> None:
     context = prepared.workload.context
     cut = f"; context filter: {context.line()}" if context.changed else ""
     out.print(f"traces    {facts['id']}: {facts['trees']} sessions, {facts['requests']} turns{cut}", markup=False)
+    if options.plan.label != "quick":
+        out.print(f"protocol  {options.plan.label}", markup=False)
+    if silent := options.preset.silent:
+        text = f"{options.plan.preset} is silent on {len(silent)} knobs; what was chosen for them is in the manifest"
+        out.print(f"note      {text}", style="dim", markup=False)
     for sentence in prepared.choices.sentences:
         out.print(f"note      {sentence}", style="dim", markup=False)
     out.print(f"metrics   {prepared.metrics.line}", style="dim", markup=False)
@@ -354,7 +361,7 @@ def _measure(options: RunOptions, prepared: Prepared, out: Console) -> tuple[Pat
         simulated=prepared.simulated,
         workers=options.workers if prepared.profile is None else 1,
         deployment=options.deployment,
-        choices=list(prepared.choices.sentences),
+        choices=[*prepared.choices.sentences, *options.preset.sentences(options.plan.preset)],
         client_calibration=_client_quote(options).facts() if prepared.profile is None else None,
         server_metrics=prepared.metrics.facts,
         invocation={

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,7 +13,8 @@ from typing import Any, Literal, cast
 from agentperf.cli.resume import MASK, invocation
 from agentperf.errors import UsageError
 from agentperf.measure.window import WindowSettings
-from agentperf.run.plan import Plan
+from agentperf.run.plan import Phase, Plan
+from agentperf.run.presets import Preset, applied, load_preset
 from agentperf.search.model import SearchSettings
 from agentperf.server.fetch import parse_page_url
 from agentperf.slo.model import Slo
@@ -131,18 +132,20 @@ def read_slos(texts: list[str] | None) -> tuple[Slo, ...]:
     return slos
 
 
-def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
-    """The plan that the flags describe."""
+def make_plan(
+    given: Mapping[str, Any], slos: tuple[Slo, ...], said: Collection[str] = (), departures: tuple[str, ...] = ()
+) -> Plan:
+    """The plan that the flags describe; `said` are those that stood on the command line."""
     levels = read_levels(given["levels"]) if given["levels"] else ()
     if given["concurrency"] is not None:
-        if levels:
+        if levels and "levels" in said:
             raise UsageError("--levels and --concurrency exclude each other")
         if given["concurrency"] < 1:
             raise UsageError("--concurrency must be at least 1")
         levels = (given["concurrency"],)
-    protocol = choice("--protocol", given["protocol"], ("quick", "sweep"))
-    if protocol == "sweep" and not levels:
-        levels = tuple(n for n in DEFAULT_SWEEP if n <= given["max_agents"])
+    preset = load_preset(given["protocol"])
+    if "levels" in preset.flags and given["levels"] == preset.flags["levels"]:
+        levels = tuple(n for n in levels if n <= given["max_agents"])
     if not levels and not slos:
         raise UsageError("a search needs an SLO", "add --slo 80tps, or sweep with --levels 1,2,4,8")
     if given["max_agents"] < given["start"] or given["start"] < 1:
@@ -154,8 +157,13 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
     )
     if window.window_min_s > window.window_max_s:
         raise UsageError("--window-min is longer than --window-max")
-    rules = Rules(min_requests=window.first_look)
+    knobs = preset.knobs
+    rules = Rules(min_requests=window.first_look, decide=knobs.decide)
+    phase = Phase(knobs.phase_sessions, knobs.phase_sessions_per_agent) if knobs.phase_sessions else None
     common: dict[str, Any] = {
+        "preset": given["protocol"],
+        "departures": departures,
+        "phase": phase,
         "slos": slos,
         "window": window,
         "rules": rules,
@@ -171,6 +179,8 @@ def make_plan(given: Mapping[str, Any], slos: tuple[Slo, ...]) -> Plan:
     extra: dict[str, Any] = {}
     if (resolution := read_resolution(given["resolution"])) is not None:
         extra["resolution"] = resolution
+    if knobs.reprobes is not None:
+        extra["reprobes"] = knobs.reprobes
     search = SearchSettings(
         slos=tuple(s.name for s in slos),
         start=given["start"],
@@ -189,6 +199,7 @@ class RunOptions:
     invocation: dict[str, Any]
     """The flags for the manifest, so that the run can be taken up again; the endpoint as it was given."""
     resume: Path | None
+    preset: Preset
     model: str | None
     api_key: str | None
     headers: tuple[tuple[str, str], ...]
@@ -219,11 +230,14 @@ class RunOptions:
     json: bool
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> "RunOptions":
-        """Check the values of the command line."""
+    def read(cls, given: Mapping[str, Any], said: Collection[str] = ()) -> "RunOptions":
+        """Check the values of the command line; `said` names the options that stood on it."""
+        kept = invocation(given)
+        preset = load_preset(given["protocol"])
+        given, departures = applied(given, said, preset)
         if given["endpoint"] is None:
             raise UsageError("no endpoint is given", "add --endpoint http://host:8000/v1, or sim:demo to try it out")
-        plan = make_plan(given, read_slos(given["slo"]))
+        plan = make_plan(given, read_slos(given["slo"]), said, departures)
         top = max(plan.levels, default=plan.search.max_agents if plan.search else 1)
         for flag in ("time_scale", "wait", "connect_timeout", "first_byte_timeout", "stall_timeout"):
             if not (math.isfinite(given[flag]) and given[flag] >= 0):
@@ -233,7 +247,8 @@ class RunOptions:
             raise UsageError("--context must be at least 1")
         return cls(
             endpoint=given["endpoint"],
-            invocation=invocation(given),
+            invocation={**kept, "said": sorted(said)},
+            preset=preset,
             resume=given["resume"],
             model=given["model"],
             api_key=os.environ.get(given["api_key_env"]) or None,

@@ -22,8 +22,11 @@ def invocation(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
 
 
-def taken_up(given: Mapping[str, Any], said: Collection[str], directory: Path) -> dict[str, Any]:
-    """The flags of the old run, with what may be said anew. UsageError for a flag that would change the measurement."""
+def taken_up(given: Mapping[str, Any], said: Collection[str], directory: Path) -> tuple[dict[str, Any], set[str]]:
+    """The flags of the old run with what may be said anew, and which of them were said, then or now.
+
+    UsageError for a flag that would change the measurement.
+    """
     old = read_run(directory).manifest.get("invocation")
     if not isinstance(old, Mapping):
         raise UsageError(f"{directory} does not say how it was started", "start a new run, without --resume")
@@ -36,7 +39,7 @@ def taken_up(given: Mapping[str, Any], said: Collection[str], directory: Path) -
         merged[name] = given[name]
     if isinstance(merged["endpoint"], str) and MASK in merged["endpoint"]:
         raise UsageError("the endpoint's address held a secret that no file keeps", "give --endpoint again")
-    return merged
+    return merged, {*old.get("said", ()), *FREE.intersection(said)}
 
 
 _PATHS = frozenset({"out", "ca_file", "deployment"})

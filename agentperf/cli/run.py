@@ -30,7 +30,7 @@ def _output(metavar: str | None, text: str, *names: str) -> Any:
 def run(
     *,
     context_of_call: typer.Context,
-    endpoint: Annotated[str | None, _endpoint("URL", "http://host:8000/v1, sim:PROFILE, or virtual:PROFILE.")] = None,
+    endpoint: Annotated[str | None, _endpoint("URL", "http://host:8000/v1, sim:P, virtual:P.")] = None,
     model: Annotated[str | None, _endpoint("NAME", "Else the only one served.")] = None,
     api_key_env: Annotated[str, _endpoint("NAME", "Variable with the key.")] = "OPENAI_API_KEY",
     header: Annotated[list[str] | None, _endpoint("LINE", "'Name: value', repeatable.")] = None,
@@ -45,7 +45,7 @@ def run(
     metrics_url: Annotated[list[str] | None, _endpoint("URL", "Metrics pages; or --no-metrics.")] = None,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", hidden=True)] = False,
     slo: Annotated[list[str] | None, _search("SLO", "80tps, a tier, or terms; repeatable.")] = None,
-    protocol: Annotated[str, _search("NAME", "Or sweep.")] = "quick",
+    protocol: Annotated[str, _search("NAME", "Or aa, sweep.")] = "quick",
     levels: Annotated[str | None, _search("LIST", "Sweep these: 1,2,4,8.")] = None,
     concurrency: Annotated[int | None, _search("N", "Hold this one level.")] = None,
     duration: Annotated[str | None, _search("TIME", "Fixed window: 90s, 10m, 1h.")] = None,
@@ -82,8 +82,8 @@ def run(
     from agentperf.cli.resume import taken_up
 
     if resume is not None:
-        given = taken_up(given, said, resume)
-    raise typer.Exit(int(execute(RunOptions.read(given))))
+        given, said = taken_up(given, said, resume)
+    raise typer.Exit(int(execute(RunOptions.read(given, said))))
 
 
 def _was_said(context: typer.Context, name: str) -> bool:

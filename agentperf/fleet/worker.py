@@ -95,6 +95,7 @@ class _Probe:
                 level=start.level,
                 worker=job.worker,
                 chars_per_token=job.chars_per_token,
+                one_token_first=job.settings.speed == "n-1",
             )
         )
         if self.pending > MAX_PENDING_RECORDS:
@@ -209,7 +210,8 @@ async def serve(
                 gc.freeze()
                 probe = _Probe(job, message, caller, now_ns, gauges)
                 group.start_soon(probe.hold)
-                group.start_soon(probe.lag.watch, probe.ended)
+                if not probe.virtual:  # there, nothing is ever late
+                    group.start_soon(probe.lag.watch, probe.ended)
                 group.start_soon(_pump, probe, send)
             elif isinstance(message, StopLevel) and probe is not None:
                 probe.stop(message.grace_s)

@@ -118,14 +118,25 @@ def end_of_stream(result: TurnResult) -> int:
 
 
 def make_record(
-    result: TurnResult, *, probe: int, level: int, worker: int, chars_per_token: float = DEFAULT_CHARS_PER_TOKEN
+    result: TurnResult,
+    *,
+    probe: int,
+    level: int,
+    worker: int,
+    chars_per_token: float = DEFAULT_CHARS_PER_TOKEN,
+    one_token_first: bool = False,
 ) -> Record:
-    """The record of one request. Latencies of a request that failed stay empty; its stamps are kept."""
+    """The record of one request. Latencies of a request that failed stay empty; its stamps are kept.
+
+    `one_token_first` takes the first event for one token whatever it held: speed is (n - 1) / (last - first).
+    """
     x, out = result.exchange, result.outcome
     ok = out.outcome == "ok"
     tokens, source = count_output(out, chars_per_token)
     seen = streamed_tokens(tokens, source, out) if out.first_visible_ns is not None else None
     n1 = first_event_tokens(seen, out.n1_share, out.visible_ns) if seen is not None else None
+    if n1 is not None and one_token_first:
+        n1 = 1.0
     max_gap, p99_gap = (None, None) if x.condensed else gaps_ns(out.visible_ns)
     e2e = seconds(x.t0_ns, end_of_stream(result))
     return Record(

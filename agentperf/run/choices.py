@@ -19,7 +19,13 @@ class Choices:
 
 
 def choose(
-    found: Capabilities, *, output: OutputLength, context: int | None, extra_body: dict[str, Any], trust_env: bool
+    found: Capabilities,
+    *,
+    output: OutputLength,
+    context: int | None,
+    extra_body: dict[str, Any],
+    trust_env: bool,
+    cap: int = 16_384,
 ) -> Choices:
     """Settle what was left open. An explicit wish always wins, and where it is doubtful that is said."""
     said: list[str] = list(found.notes)
@@ -47,7 +53,7 @@ def choose(
     else:
         said.append("context: the server does not tell it, so no session is cut (give --context to cut them)")
     said.append("proxy variables are obeyed (--trust-env)" if trust_env else "proxy variables are ignored")
-    body = found.settings(mode)
+    body = found.settings(mode, cap)
     return Choices(
         body=replace(body, extra=extra_body) if extra_body else body,
         context_tokens=context if context is not None else found.context_tokens,

@@ -10,12 +10,26 @@ from agentperf.slo.model import Slo
 from agentperf.slo.verdict import Rules
 
 Protocol = Literal["quick", "sweep", "fixed"]
+"""How levels are chosen: by search, from a list, or the one that is given."""
+
+
+class Phase(Struct, frozen=True):
+    """What a window must have seen before it may close, as some protocols ask."""
+
+    sessions: int
+    """Whole sessions completed, by all agents together."""
+    sessions_per_agent: int
 
 
 class Plan(Struct, frozen=True, kw_only=True):
     """A run: which SLOs, how levels are chosen, how each is measured, and for how long in all."""
 
     protocol: Protocol
+    preset: str = "quick"
+    """The named protocol whose knobs these are."""
+    departures: tuple[str, ...] = ()
+    """Flags by which the run departs from it: it is then not that protocol."""
+    phase: Phase | None = None
     slos: tuple[Slo, ...]
     window: WindowSettings
     rules: Rules
@@ -30,10 +44,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     chars_per_token: float | None = None
     """By the endpoint's own count of the calibration's text: what its counts of output are checked against."""
 
+    @property
+    def label(self) -> str:
+        """The protocol by its name; "not NAME" when a flag departs from it."""
+        return f"not {self.preset}: {', '.join(self.departures)}" if self.departures else self.preset
+
     def knobs(self) -> dict[str, Any]:
         """The plan as JSON, for the manifest."""
         import msgspec
 
         data: dict[str, Any] = msgspec.to_builtins(self)
+        data["label"] = self.label
         data["slos"] = [{"name": s.name, "canonical": str(s), "source": s.source} for s in self.slos]
         return data

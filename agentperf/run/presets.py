@@ -48,7 +48,15 @@ class Preset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     flags: dict[str, str | int | float]
     """By name of the option (dashes as underscores), as they would stand on the command line."""
     knobs: Knobs
+    open: tuple[str, ...] = ()
+    """Of these flags, those that may be given without departing from the protocol."""
+    closed: tuple[str, ...] = ()
+    """Further flags that depart from it when they are given at all."""
     silent: tuple[Silent, ...] = ()
+
+    def sentences(self, name: str) -> list[str]:
+        """What was chosen where the protocol is silent, for the manifest."""
+        return [f"{name} is silent on {s.knob}: {s.choice} ({s.why})" for s in self.silent]
 
 
 def preset_names() -> list[str]:
@@ -72,6 +80,11 @@ def applied(given: Mapping[str, Any], said: Collection[str], preset: Preset) -> 
     for name, value in preset.flags.items():
         if name not in said:
             merged[name] = value
-        elif given[name] != value:
-            departed.append(f"--{name.replace('_', '-')} {given[name]}")
+        elif given[name] != value and name not in preset.open:
+            departed.append(_as_said(name, given[name]))
+    departed += [_as_said(name, given[name]) for name in preset.closed if name in said]
     return merged, tuple(departed)
+
+
+def _as_said(name: str, value: Any) -> str:
+    return f"--{name.replace('_', '-')} {value}"

@@ -19,10 +19,11 @@ from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
 from agentperf.measure.quality import quality_warnings
 from agentperf.measure.record import Record
 from agentperf.measure.running import RunningLevel
+from agentperf.measure.sessions import SessionCount
 from agentperf.measure.window import WarmUp, look_at
 from agentperf.run.plan import Plan
 from agentperf.server.compare import ServerMetrics
-from agentperf.slo.verdict import Rules, Verdict
+from agentperf.slo.verdict import Rules, Verdict, undecided
 from agentperf.stats.sequence import Counts
 from agentperf.store.phases import INTERRUPTED, phase_of
 
@@ -73,6 +74,8 @@ class ProbeState:
     look: int = 0
     now_ns: int = 0
     warnings: list[str] = field(default_factory=list)
+    sessions: SessionCount = field(default_factory=SessionCount)
+    """Whole sessions, where the plan's phase asks for them."""
     provisional: dict[str, Verdict] = field(default_factory=dict)
     interrupted: bool = False
     machine: list[MachineSample] = field(default_factory=list)
@@ -102,6 +105,8 @@ class ProbeState:
         self.running.take(batch.records)
         if self.phase == "warmup":
             self.warm_up.take(batch.records)
+        if self.plan.phase is not None:
+            self.sessions.take(batch.records)
         self.samples.append(batch.sample)
         self.latest[batch.worker] = batch
         self.now_ns = max(self.now_ns, batch.at_ns)
@@ -174,6 +179,8 @@ class ProbeState:
         elapsed = self._elapsed_s(self.open_ns)
         if self.plan.duration_s is not None:
             over = elapsed >= self.plan.duration_s
+        elif self.plan.phase is not None:
+            over = (elapsed >= settings.window_min_s and self.phase_short() is None) or elapsed >= settings.window_max_s
         else:
             over = elapsed >= settings.window_max_s
             due = len(self.running) >= look_at(self.look, self.level, settings)
@@ -204,7 +211,7 @@ class ProbeState:
 
     def _reopen(self) -> bool:
         """Go on measuring when the requests that ended last took the decision away again and time is left."""
-        if self.plan.duration_s is not None or self._past_deadline():
+        if self.plan.duration_s is not None or self.plan.phase is not None or self._past_deadline():
             return False
         assert self.open_ns is not None
         if self._elapsed_s(self.open_ns) >= self.plan.window.window_max_s:
@@ -215,6 +222,19 @@ class ProbeState:
         self.running.reopen()
         self.phase = "window"
         return True
+
+    def phase_short(self) -> str | None:
+        """What the plan's phase still lacks, in words; None when it is complete, or none is asked for."""
+        phase = self.plan.phase
+        if phase is None or self.open_ns is None:
+            return None
+        done = self.sessions.completed(self.open_ns)
+        enough = sum(count >= phase.sessions_per_agent for count in done.values())
+        if sum(done.values()) < phase.sessions:
+            return f"{sum(done.values())} of {phase.sessions} sessions were completed"
+        if phase.sessions_per_agent and enough < self.level:
+            return f"{enough} of {self.level} agents have completed {phase.sessions_per_agent} sessions"
+        return None
 
     def interrupt(self) -> None:
         """Stop now: what is open is cut off and belongs to no verdict."""
@@ -276,6 +296,10 @@ class ProbeState:
             quality_warnings(metrics, health, isolated=self.plan.isolated, chars_per_token=self.plan.chars_per_token)
         )
         rate = len(population) / ((close_ns - open_ns) / 1e9)
+        found = verdicts(self.plan.slos, population, self.rules, health, self.earlier, rate)
+        if (short := self.phase_short()) is not None:
+            self.warnings.append(f"the phase is not complete: {short} (a longer --window-max, or a longer --budget)")
+            found = {name: undecided(v, f"the phase is not complete: {short}") for name, v in found.items()}
         if self.void is not None:  # what else is odd about half a level would only hide why
             self.warnings = [f"client: {self.void[1]}"]
         return ProbeOutcome(
@@ -287,7 +311,7 @@ class ProbeState:
             warmup_s=(open_ns - self.began_ns) / 1e9,
             drain_s=(self.now_ns - (self.drain_ns or self.now_ns)) / 1e9,
             metrics=metrics,
-            verdicts=verdicts(self.plan.slos, population, self.rules, health, self.earlier, rate),
+            verdicts=found,
             health=health,
             warnings=self.warnings,
             interrupted=self.interrupted,

@@ -95,6 +95,8 @@ class Rules:
     agents: int | None = None
     clear_speed: float = 0.15
     clear_latency: float = 2.0
+    decide: Literal["confidence", "point"] = "confidence"
+    """point: the measured percentile against the limit, as public protocols have it, and without a confidence."""
 
     @property
     def error(self) -> float:
@@ -152,9 +154,10 @@ class TermVerdict(Struct, frozen=True, kw_only=True):
 class Verdict(Struct, frozen=True, kw_only=True):
     """The SLO on one window. `close` is true unless the percentiles that decided it were far from their limits.
 
-    `confidence` is that of the whole answer, `alpha` the error that this verdict may use of it. An inconclusive one may
-    `lean`: a hint of where to look, without any confidence. `more_requests` and `more_minutes` are what would decide
-    it if the shares stay what they are, None where no sensible number would.
+    `confidence` is that of the whole answer (None where measured percentiles decide), `alpha` the error that this
+    verdict may use of it. An inconclusive one may `lean`: a hint of where to look, without any confidence.
+    `more_requests` and `more_minutes` are what would decide it if the shares stay what they are, None where no sensible
+    number would.
     """
 
     slo: str
@@ -164,7 +167,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     terms: tuple[TermVerdict, ...]
     n: int
     plays: int
-    confidence: float
+    confidence: float | None
     more_requests: int | None = None
     more_minutes: float | None = None
     lean: Lean | None = None
@@ -200,6 +203,8 @@ def judge(
         status, close = "pass", not all(t.clear for t in made)
     else:
         deciding, close = [t for t in made if t.status == "inconclusive"], True
+    if rules.decide == "point":
+        close = status == "inconclusive"
     more = _most([t.more_requests for t in deciding]) if status == "inconclusive" else None
     minutes = more / rate_per_s / 60 if more is not None and rate_per_s else None
     reason = "; ".join(t.reason for t in deciding)
@@ -211,7 +216,7 @@ def judge(
         terms=made,
         n=len(obs),
         plays=int(np.unique(obs.play).size),
-        confidence=rules.confidence,
+        confidence=rules.confidence if rules.decide == "confidence" else None,
         more_requests=more,
         more_minutes=minutes,
         lean=_lean(made) if status == "inconclusive" else None,
@@ -244,6 +249,13 @@ def invalidate(verdict: Verdict, reason: str) -> Verdict:
     return structs.replace(verdict, status="invalid", reason=reason, more_requests=None)
 
 
+def undecided(verdict: Verdict, reason: str) -> Verdict:
+    """The same figures as one that decides nothing; what is invalid stays so."""
+    if verdict.status == "invalid":
+        return verdict
+    return structs.replace(verdict, status="inconclusive", close=True, lean=None, reason=f"{reason}; {verdict.reason}")
+
+
 class _Data(NamedTuple):
     """What a term can use of a window, and what is known of the share of it that is beyond the limit."""
 
@@ -264,7 +276,7 @@ def _judge(term: Term, obs: Observations, rules: Rules, earlier: Earlier, terms:
     data = _Data(used, obs.failed[keep], known, int(np.unique(obs.play[keep]).size), int(scope.sum() - keep.sum()))
     value = quantile(used, term.percent / 100)
     far = _far(term, value, rules)
-    status, why = _decide(term, data, rules)
+    status, why = _decide(term, data, value, rules)
     return _term_verdict(
         term,
         data,
@@ -363,11 +375,14 @@ def _too_little(n: int, plays: int, excluded: int, rules: Rules) -> str | None:
     return None
 
 
-def _decide(term: Term, data: _Data, rules: Rules) -> tuple[Status, str]:
+def _decide(term: Term, data: _Data, value: float, rules: Rules) -> tuple[Status, str]:
     """Status and the words for it."""
     known = data.known
     if (why := _too_little(known.n, data.plays, data.excluded, rules)) is not None:
         return "inconclusive", why
+    if rules.decide == "point":
+        met = value >= term.limit if term.op == ">=" else value <= term.limit
+        return ("pass" if met else "fail"), f"limit {quantity(term.metric, term.limit)}"
     side = "slower" if term.metric in RATES else "later"
     span = f"{_per_cent(known.counts.share)} [{_per_cent(known.low)}, {_per_cent(known.high)}]"
     words = f"{span} {side} than {quantity(term.metric, term.limit)}, {_per_cent(known.allowed)} allowed"
@@ -392,6 +407,9 @@ def _judge_errors(
     status: Status = "inconclusive"
     if (short := _too_little(n, plays, 0, rules)) is not None:
         why = f"errors: {short}"
+    elif rules.decide == "point":
+        status = "pass" if known.share <= term.limit else "fail"
+        why = f"errors = {_per_cent(known.share)} ({failures} of {n}), limit {quantity('errors', term.limit)}"
     else:
         status = "fail" if certain_no else "pass" if certain_yes or (share <= term.limit and not alone) else status
         span = f"({failures} of {n}) [{_per_cent(known.low)}, {_per_cent(known.high)}]"

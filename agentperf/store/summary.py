@@ -59,7 +59,11 @@ def _since_resumed(events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str,
 
 
 def _protocol_name(protocol: Any) -> str | None:
-    name = protocol.get("protocol", protocol.get("name")) if isinstance(protocol, Mapping) else protocol
+    name = (
+        protocol.get("label", protocol.get("protocol", protocol.get("name")))
+        if isinstance(protocol, Mapping)
+        else protocol
+    )
     return name if isinstance(name, str) else None
 
 

@@ -142,7 +142,7 @@ async def test_an_untrusted_certificate_is_named() -> None:
         (("run", "--endpoint", "ftp://h/v1", "--slo", "80tps"), "http"),
         (("run", "--endpoint", "http://h/v1", "--slo", "p25 sped >= 80"), "^"),
         (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--levels", "a"), "--levels"),
-        (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--protocol", "aa"), "--protocol"),
+        (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--protocol", "agentx"), "--protocol"),
         (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--budget", "soon"), "--budget"),
         (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--resolution", "150%"), "--resolution"),
         (("run", "--endpoint", "http://h/v1", "--slo", "80tps", "--workers", "0"), "--workers"),
