@@ -11,6 +11,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from agentperf.clock import monotonic_ns
 from agentperf.errors import ClientError
+from agentperf.fleet.machine import running_of
 from agentperf.fleet.messages import (
     LENGTH_BYTES,
     Batch,
@@ -35,6 +36,9 @@ END_LIMIT_S = 3.0
 SILENCE_S = 3.0
 """A load process that says nothing for this long is taken for stopped; while it holds a level it reports each 0.2 s."""
 WATCH_S = 0.25
+TOO_BUSY = "was too busy to report"
+"""How the cause begins where the process had more to do than it could: the load is too much for it."""
+_BUSY_SHARE = 0.5
 CLOCK_TOLERANCE_NS = 1_000_000
 _ERROR_TAIL_BYTES = 8192
 
@@ -73,6 +77,7 @@ class Child:
         self._heard = False
         self._handing_on = False
         self._silent_s = 0.0
+        self._cpu_s: float | None = None
         self._pong: tuple[Pong, int] | None = None
         self._ponged = anyio.Event()
         self._errors = b""
@@ -211,11 +216,22 @@ class Child:
         if not self.reports_due or self._heard or self._handing_on:
             self._heard = False
             self._silent_s = 0.0
+            self._cpu_s = None
             return
+        if self._cpu_s is None:
+            state = running_of(self.pid)
+            self._cpu_s = state[1] if state is not None else 0.0
         # After a pause of our own its reports lie unread in the pipe: such a pause counts for two looks at most.
         self._silent_s += min(elapsed_s, 2 * WATCH_S)
         if self._silent_s > SILENCE_S:
-            self.lose(f"said nothing for {SILENCE_S:.0f} s (it was stopped, or this machine hangs)")
+            self.lose(self._silence())
+
+    def _silence(self) -> str:
+        """Why it says nothing: it was stopped, or its event loop does not come round to it."""
+        state = running_of(self.pid)
+        if state is not None and state[0] and state[1] - (self._cpu_s or 0.0) > _BUSY_SHARE * self._silent_s:
+            return f"{TOO_BUSY} for {SILENCE_S:.0f} s"
+        return f"said nothing for {SILENCE_S:.0f} s (it was stopped, or this machine hangs)"
 
     async def end(self) -> None:
         """Ask it to end, and see that it does."""

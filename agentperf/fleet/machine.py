@@ -46,6 +46,16 @@ def rss_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
+def running_of(pid: int) -> tuple[bool, float] | None:
+    """Whether a process can run (it was not stopped), and the CPU time in s it has used; None where nothing tells."""
+    try:
+        # The name in parentheses may hold spaces and parentheses itself.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return fields[0] not in (b"T", b"t"), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

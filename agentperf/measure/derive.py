@@ -26,15 +26,37 @@ def first_event_tokens(output_tokens: int, share: float | None, visible_ns: Sequ
     """Tokens that were visible at the first stamp: their share of the visible text, within what the events allow.
 
     An event carries at least one token. So of n tokens in E events, k of them at the first stamp, at least k and at
-    most n - (E - k) were there; where each event is one token this is k exactly, however long its word. Events that
-    outnumber the tokens say nothing, and the share alone counts (at least 1).
+    most n - (E - k) were there; where each event is one token this is k exactly, however long its word. Where all
+    events but the last can have carried the same number m of tokens, and the text is as long as that of m k tokens may
+    well be, m k is taken: see `even_tokens`. Events that outnumber the tokens say nothing, and the share alone counts
+    (at least 1).
     """
     estimate = output_tokens * (share or 0.0)
     events = len(visible_ns)
     if 0 < events <= output_tokens:
         at_first = bisect_right(visible_ns, visible_ns[0])
+        even = even_tokens(output_tokens, events)
+        if even is not None and abs(estimate - even * at_first) <= (even * at_first) ** 0.5:
+            return float(even * at_first)
         return float(min(max(estimate, at_first), output_tokens - events + at_first))
     return max(1.0, estimate)
+
+
+MIN_EVEN_EVENTS = 8
+"""With fewer events than this, nearly every number of tokens could be spread evenly over them."""
+
+
+def even_tokens(output_tokens: int, events: int) -> int | None:
+    """m where n tokens fill E events with m each, the last one with what is left; None where they cannot.
+
+    A server that sends every m-th token has such replies always; with numbers that vary, n hits the m values of these
+    among a spread of many times sqrt(E), so it is rare. Words differ in length by about half their mean, so the text
+    of m tokens stands for m within sqrt(m) but for one case in twenty.
+    """
+    if events < MIN_EVEN_EVENTS or output_tokens < events:
+        return None
+    even = -(-output_tokens // events)
+    return even if -(-output_tokens // even) == events else None
 
 
 def output_speed(

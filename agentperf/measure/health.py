@@ -280,7 +280,6 @@ _REMEDIES = {
 
 
 def voided(health: Health, cause: str, reason: str) -> Health:
-    """The same figures, of a level that is void for another cause than a late client."""
-    return structs.replace(
-        health, status="invalid", cause=cause, reasons=[reason, *health.reasons], remedy=_REMEDIES.get(cause)
-    )
+    """The same figures, of a level that is void whatever they are."""
+    remedy = _REMEDIES.get(cause) or health.remedy or remedy_for(0, None, None)
+    return structs.replace(health, status="invalid", cause=cause, reasons=[reason, *health.reasons], remedy=remedy)

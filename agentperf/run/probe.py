@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from agentperf.fleet.child import TOO_BUSY
 from agentperf.fleet.fleet import Fleet, ProcessLostError
 from agentperf.fleet.machine import cores
 from agentperf.fleet.messages import Batch
@@ -251,7 +252,8 @@ class ProbeState:
             if self.whole:
                 self.warnings.append(f"load process {worker} {cause} while the level drained; its window is complete")
             elif self.void is None:
-                self.void = client.PROCESS_LOST, f"load process {worker} {cause}: level {self.level} is void"
+                kind = client.CLIENT_LIMITED if cause.startswith(TOO_BUSY) else client.PROCESS_LOST
+                self.void = kind, f"load process {worker} {cause}: level {self.level} is void"
         self.phase = "draining"
 
     def overfill(self) -> None:

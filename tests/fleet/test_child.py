@@ -1,5 +1,9 @@
 """What a parent makes of a load process: its clock, its end, its silence."""
 
+import os
+import sys
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +11,7 @@ from hypothesis import strategies as st
 from agentperf.errors import ClientError
 from agentperf.fleet import child, messages
 from agentperf.fleet.child import Child, clock_error_ns, ending
-from agentperf.fleet.machine import OpenFiles, idle_s
+from agentperf.fleet.machine import OpenFiles, idle_s, running_of
 from agentperf.fleet.messages import Ping, Pong, Ready, StartLevel, command, frame, report
 
 
@@ -68,6 +72,29 @@ def test_three_seconds_of_silence_lose_it(watched: Child) -> None:
     assert silent(watched, 1) == "said nothing for 3 s (it was stopped, or this machine hangs)"
     assert watched._process.killed == 1  # type: ignore[attr-defined]
     assert len(watched._inbox.sent) == 1  # type: ignore[attr-defined]
+
+
+def test_a_busy_process_is_told_from_a_stopped_one(watched: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter([10.0, 12.9])
+    monkeypatch.setattr(child, "running_of", lambda _: (True, next(used)))
+    assert silent(watched, 13) == "was too busy to report for 3 s"
+
+
+@pytest.mark.parametrize("state", [None, (True, 10.0), (False, 99.0)])
+def test_without_work_of_its_own_it_was_stopped(
+    watched: Child, monkeypatch: pytest.MonkeyPatch, state: tuple[bool, float] | None
+) -> None:
+    first = iter([(True, 10.0)])
+    monkeypatch.setattr(child, "running_of", lambda _: next(first, state))
+    assert silent(watched, 13) == "said nothing for 3 s (it was stopped, or this machine hangs)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_the_state_of_a_process() -> None:
+    found = running_of(os.getpid())
+    assert found is not None and found[0]
+    assert found[1] == pytest.approx(time.process_time(), rel=0.2, abs=0.5)
+    assert running_of(2**30) is None
 
 
 def test_any_word_ends_the_silence(watched: Child) -> None:

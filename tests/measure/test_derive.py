@@ -108,6 +108,13 @@ def test_events_in_one_read_count_each() -> None:
         (5, 0.5, [1, 2, 3, 4, 5, 6], 2.5),  # more events than tokens: only the share is left
         (5, 0.01, [1, 2, 3, 4, 5, 6], 1.0),
         (5, None, [], 1.0),
+        (100, 0.0453, list(range(1, 26)), 4.0),  # 25 events of 4, the first with words a little longer
+        (99, 0.0453, list(range(1, 26)), 4.0),  # the last with 3
+        (100, 0.0605, list(range(1, 26)), 6.05),  # too much text for 4 tokens: the share stands
+        (100, 0.0195, list(range(1, 26)), 1.95),  # and too little
+        (100, 0.09, [1, 1, *range(2, 25)], 8.0),  # two such events in one read
+        (95, 0.05, list(range(1, 26)), 4.75),  # 24 events of 4 hold 95, so 25 are not even
+        (28, 0.15, list(range(1, 8)), 4.2),  # seven events are too few to tell
     ],
 )
 def test_tokens_of_the_first_stamp(tokens: int, share: float | None, visible: list[int], expected: float) -> None:
