@@ -98,7 +98,7 @@ def _plan(slo: "Slo", max_agents: int, resolution: str) -> "Plan":
 
 def named(variant: "Variant") -> str:
     """What is changed, in words."""
-    return ", ".join(f"{name} = {value:,g}" for name, value in variant.changes) or "as it is"
+    return ", ".join(f"{name} = {value:,.10g}" for name, value in variant.changes) or "as it is"
 
 
 class _Line:

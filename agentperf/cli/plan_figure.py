@@ -56,6 +56,6 @@ def _panel(axes: "Axes", name: str, rows: list[tuple[float, int, int | None]]) -
     axes.plot(values, low, color=style.SPEED, marker="o")
     if min(values) > 0 and max(values) >= 4 * min(values):
         axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:,g}" for value in values], rotation=30, ha="right")
+    axes.set_xticks(values, [f"{value:,.10g}" for value in values], rotation=30, ha="right")
     axes.minorticks_off()
     axes.set_xlabel(name)

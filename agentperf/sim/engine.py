@@ -17,13 +17,14 @@ arithmetic series, its jitter one draw of the same mean and variance, and an arr
 import random
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from agentperf.sim.kv import Holding, KvPool, Pool
-from agentperf.sim.metrics import Counters, Gauges
+from agentperf.sim.metrics import Counters, Gauges, Histogram
 from agentperf.sim.profile import Profile
 from agentperf.sim.stretch import Stretch, draw_factor
 
@@ -201,6 +202,21 @@ class Engine:
     def gauges(self) -> Gauges:
         """Running, waiting, KV use."""
         return Gauges(self.running, len(self._waiting), self.pool.in_use / self.pool.capacity)
+
+    def seen(self, now_s: float) -> tuple[Counters, Gauges]:
+        """Counts and state with the steps of the running stretch that are over by now; changes nothing."""
+        stretch, gauges = self._stretch, self.gauges()
+        over = stretch.over(now_s) if stretch is not None and stretch.steps > 1 else 0
+        if stretch is None or not over:
+            return self.counters, gauges
+        decoded = len(self._decoding)
+        itl = Histogram(self.counters.itl.bounds)
+        itl.add(self.counters.itl)
+        itl.observe(stretch.factor * stretch.time(over) / over, decoded * over)
+        tokens = self.counters.generation_tokens + decoded * over
+        blocks = self.pool.in_use + self._blocks_for(1, over)
+        counters = replace(self.counters, generation_tokens=tokens, itl=itl)
+        return counters, replace(gauges, kv_usage=blocks / self.pool.capacity)
 
     @property
     def running(self) -> int:

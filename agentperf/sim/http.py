@@ -17,10 +17,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agentperf.sim.driver import REAL_SLACK_S, EngineDriver
-from agentperf.sim.engine import Emission, Engine
+from agentperf.sim.driver import REAL_SLACK_S
+from agentperf.sim.engine import Emission
+from agentperf.sim.kv import KvPool
 from agentperf.sim.page import page_text
 from agentperf.sim.profile import Profile
+from agentperf.sim.replicas import Replicas
 from agentperf.sim.service import SIMULATED_HEADER, Accepted, Refusal, Service, refusal
 
 _SIMULATED = (SIMULATED_HEADER.encode(), b"1")
@@ -29,21 +31,20 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class Server:
-    """One engine and the requests that are open on it. The engine starts with the first request."""
+    """The replicas and the requests that are open on them. They start with the first request."""
 
     def __init__(self, profile: Profile, seed: int = 0, api_key: str | None = None) -> None:
         self.profile = profile
-        self.engine = Engine(profile, seed)
+        self._replicas = Replicas(profile, seed, KvPool, each_token=True)
         self.service = Service(profile, seed)
         self._api_key = api_key
-        self._driver: EngineDriver | None = None
 
     @property
-    def driver(self) -> EngineDriver:
-        """The engine's clock, on the loop of the first request."""
-        if self._driver is None:
-            self._driver = EngineDriver(self.engine, time.monotonic, REAL_SLACK_S)
-        return self._driver
+    def replicas(self) -> Replicas:
+        """The engines, on the loop of the first request."""
+        if not self._replicas.running:
+            self._replicas.start(time.monotonic, REAL_SLACK_S)
+        return self._replicas
 
     def refuse(self, scope: Scope) -> Refusal | None:
         """401 where a key is wanted and not given."""
@@ -113,12 +114,13 @@ class _Chat:
             await send({"type": "http.response.body", "body": prepared.body})
             return
         stream = _Stream(prepared)
-        job = server.driver.submit(prepared.request, stream.sink)
+        driver = server.replicas.choose(reversed(prepared.request.block_hashes))
+        job = driver.submit(prepared.request, stream.sink)
         watcher = asyncio.create_task(stream.watch(receive))
         try:
             await self._send(stream, send, request_id)
         finally:
-            server.driver.abort(job)
+            driver.abort(job)
             watcher.cancel()
 
     async def _send(self, stream: _Stream, send: Send, request_id: bytes | None) -> None:
@@ -189,7 +191,7 @@ def make_app(profile: Profile, seed: int = 0, api_key: str | None = None) -> Sta
     started = int(time.time())
 
     def metrics_page() -> tuple[str, str]:
-        return "text/plain; version=0.0.4; charset=utf-8", page_text(server.engine, profile)
+        return "text/plain; version=0.0.4; charset=utf-8", page_text(server.replicas, profile)
 
     async def http_error(_request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500

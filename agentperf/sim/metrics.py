@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _ITL = (
@@ -68,6 +68,12 @@ class Histogram:
         self.count += times
         self.total += value * times
 
+    def add(self, other: "Histogram") -> None:
+        """Count what another one of the same bounds has counted as well."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.count += other.count
+        self.total += other.total
+
 
 @dataclass(slots=True)
 class Counters:
@@ -95,6 +101,24 @@ class Gauges:
     waiting: int
     kv_usage: float
     """Share of the pool that running sequences use [0..1]."""
+
+
+def summed(states: Sequence[tuple[Counters, Gauges]]) -> tuple[Counters, Gauges]:
+    """One page for several engines of one size: counts added up, KV use as their mean."""
+    total = Counters()
+    for counters, _ in states:
+        for item in fields(Counters):
+            value = getattr(counters, item.name)
+            if isinstance(value, Histogram):
+                getattr(total, item.name).add(value)
+            elif isinstance(value, dict):
+                for reason, count in value.items():
+                    total.finished[reason] += count
+            else:
+                setattr(total, item.name, getattr(total, item.name) + value)
+    gauges = [g for _, g in states]
+    usage = sum(g.kv_usage for g in gauges) / len(gauges)
+    return total, Gauges(sum(g.running for g in gauges), sum(g.waiting for g in gauges), usage)
 
 
 def render(model: str, counters: Counters, gauges: Gauges, kv_blocks: int, block_tokens: int) -> str:

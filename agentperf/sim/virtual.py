@@ -12,10 +12,10 @@ from typing import Self
 
 from agentperf.clock import loop_now_ns
 from agentperf.sim.bodies import BodyReader
-from agentperf.sim.driver import VIRTUAL_SLACK_S, EngineDriver
+from agentperf.sim.driver import VIRTUAL_SLACK_S
 from agentperf.sim.engine import Emission, Engine, Job
 from agentperf.sim.profile import Profile
-from agentperf.sim.router import Router
+from agentperf.sim.replicas import Replicas
 from agentperf.sim.runs import RunPool
 from agentperf.sim.service import SIMULATED_HEADER, Accepted, Refusal, Service
 from agentperf.wire.exchange import Body, Caller, Exchange, whole
@@ -50,30 +50,21 @@ class VirtualEndpoint:
         self._each_token = each_token
         self._service = Service(profile, seed)
         self._reader = BodyReader(profile)
-        self._router = Router(profile.replicas)
-        blocks = profile.kv_pool_tokens // profile.block_tokens
-        self.engines = [
-            Engine(profile, seed + 7919 * i, each_token=each_token, pool=RunPool(blocks))
-            for i in range(profile.replicas)
-        ]
-        self._drivers: list[EngineDriver] = []
+        self.replicas = Replicas(profile, seed, RunPool, each_token=each_token)
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._drivers = [EngineDriver(engine, loop.time, VIRTUAL_SLACK_S) for engine in self.engines]
+        self.replicas.start(asyncio.get_running_loop().time, VIRTUAL_SLACK_S)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for driver in self._drivers:
-            driver.close()
-        self._drivers = []
+        self.replicas.stop()
 
     @property
     def engine(self) -> Engine:
         """The first replica, or the only one."""
-        return self.engines[0]
+        return self.replicas.engines[0]
 
     @property
     def facts(self) -> SimFacts:
@@ -94,7 +85,7 @@ class VirtualEndpoint:
         return self._call
 
     async def _call(self, body: Body, request_id: str) -> Exchange:
-        if not self._drivers:
+        if not self.replicas.running:
             raise RuntimeError("the virtual endpoint is not open")
         now_ns = loop_now_ns()
         exchange = Exchange(t0_ns=now_ns, connected_ns=now_ns, sent_ns=now_ns, new_connection=False)
@@ -118,8 +109,7 @@ class VirtualEndpoint:
 
     async def _generate(self, accepted: Accepted, exchange: Exchange) -> None:
         """Wait for the reply, and put it into the exchange event by event."""
-        runs = accepted.request.block_hashes
-        driver = self._drivers[self._router.choose((run[0] for run in reversed(runs)), self._load)]
+        driver = self.replicas.choose(run[0] for run in reversed(accepted.request.block_hashes))
         reply = _Reply(accepted, exchange, asyncio.get_running_loop().create_future())
         job = driver.submit(accepted.request, reply.take)
         try:
@@ -127,9 +117,6 @@ class VirtualEndpoint:
         except asyncio.CancelledError:
             driver.abort(job)
             raise
-
-    def _load(self, replica: int) -> int:
-        return self.engines[replica].load
 
 
 class _Reply:
