@@ -51,7 +51,7 @@ def now_iso() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
-def as_result(outcome: ProbeOutcome) -> ProbeResult:
+def as_result(outcome: ProbeOutcome, window_max_s: float = math.inf) -> ProbeResult:
     """The planner's view of a probe. A probe that was interrupted decides nothing."""
     void = f"{outcome.health.cause}: {outcome.void}" if outcome.void is not None else ""
     return ProbeResult(
@@ -61,7 +61,15 @@ def as_result(outcome: ProbeOutcome) -> ProbeResult:
         note=void or next((v.reason for v in outcome.verdicts.values() if v.status == "invalid"), ""),
         lean={n: None if outcome.interrupted else v.lean for n, v in outcome.verdicts.items()},
         points={n: _points(v) for n, v in outcome.verdicts.items()},
+        hopeless={
+            n: v.status == "inconclusive" and not _in_reach(v, window_max_s) for n, v in outcome.verdicts.items()
+        },
     )
+
+
+def _in_reach(verdict: Verdict, window_max_s: float) -> bool:
+    """Whether one more of the longest windows would decide it, if the shares stay what they are."""
+    return verdict.more_minutes is not None and verdict.more_minutes * 60 <= window_max_s
 
 
 def _points(verdict: Verdict) -> tuple[Point, ...]:
@@ -89,7 +97,7 @@ def earlier_counts(history: Sequence[ProbeOutcome], level: int) -> dict[str, dic
 
 def decide(plan: Plan, history: list[ProbeOutcome], stop: str | None) -> Probe | Done:
     """The next level, or the end. Pure: the same history gives the same step."""
-    results = [as_result(o) for o in history]
+    results = [as_result(o, plan.window.window_max_s) for o in history]
     if plan.search is not None:
         return next_step(plan.search, results, stop=stop)
     names = tuple(s.name for s in plan.slos)

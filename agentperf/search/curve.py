@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agentperf.search.levels import was_lost
 from agentperf.search.model import Estimate, Point, ProbeResult
-from agentperf.stats.isotonic import Crossing, Curve, crossing, fit, least
+from agentperf.stats.isotonic import DRAWS, Crossing, Curve, crossing, fit, least
 
 CONFIDENCE = 0.95
 
@@ -30,7 +30,7 @@ def _joined(a: Point, b: Point) -> Point:
     return Point(term=a.term, share=share, n_eff=n, allowed=a.allowed)
 
 
-def curves(slo: str, history: Sequence[ProbeResult]) -> dict[str, tuple[Curve, float]]:
+def curves(slo: str, history: Sequence[ProbeResult], draws: int = DRAWS) -> dict[str, tuple[Curve, float]]:
     """By term, its curve over the levels and the share that is allowed; none for a term seen at one level only."""
     found = {}
     for term, points in pooled(slo, history).items():
@@ -38,18 +38,31 @@ def curves(slo: str, history: Sequence[ProbeResult]) -> dict[str, tuple[Curve, f
             continue
         levels = sorted(points)
         seen = [points[n] for n in levels]
-        found[term] = fit([float(n) for n in levels], [p.share for p in seen], [p.n_eff for p in seen]), seen[0].allowed
+        found[term] = (
+            fit([float(n) for n in levels], [p.share for p in seen], [p.n_eff for p in seen], draws=draws),
+            seen[0].allowed,
+        )
     return found
 
 
 def estimate(slo: str, history: Sequence[ProbeResult]) -> Estimate | None:
     """The likeliest capacity with its band; None where no term's curve crosses its limit inside the levels."""
-    found = _first_crossing(slo, history)
+    found = _first_crossing(slo, history, DRAWS)
     if found is None or found.at is None:
         return None
     return Estimate(agents=found.at, low=found.low, high=found.high, confidence=CONFIDENCE)
 
 
-def _first_crossing(slo: str, history: Sequence[ProbeResult]) -> Crossing | None:
-    made = [crossing(curve, allowed, CONFIDENCE) for curve, allowed in curves(slo, history).values() if 0 < allowed < 1]
+def likeliest(slo: str, history: Sequence[ProbeResult]) -> float | None:
+    """The same without a band, and so at once."""
+    found = _first_crossing(slo, history, 0)
+    return None if found is None else found.at
+
+
+def _first_crossing(slo: str, history: Sequence[ProbeResult], draws: int) -> Crossing | None:
+    made = [
+        crossing(curve, allowed, CONFIDENCE)
+        for curve, allowed in curves(slo, history, draws).values()
+        if 0 < allowed < 1
+    ]
     return least(made) if made else None

@@ -6,6 +6,8 @@ from typing import Final, Literal
 from agentperf.search.model import MAX_LOST, PROCESS_LOST, Lean, ProbeResult, SearchSettings, Status
 
 Standing = Literal["pass", "fail", "leans_pass", "leans_fail", "inconclusive", "invalid"]
+COARSE: Final = 0.05
+"""Part of the level to which a stretch beside an undecided level is searched."""
 MAX_LOOKS: Final = 3
 """Probes of one level that may try to decide it."""
 
@@ -22,6 +24,8 @@ class Level:
     """Probes that were lost with a load process."""
     lean: Lean | None = None
     """Where the last verdict points, if it was inconclusive."""
+    hopeless: bool = False
+    """Whether another window would not decide it either."""
 
     @property
     def looks(self) -> int:
@@ -54,7 +58,7 @@ class Level:
     @property
     def unsettled(self) -> bool:
         """Whether a second look is due, because the first said nothing at all."""
-        return self.standing == "inconclusive" and self.looks < 2 and not self.given_up
+        return self.standing == "inconclusive" and self.looks < 2 and not self.hopeless and not self.given_up
 
     @property
     def to_decide(self) -> bool:
@@ -114,25 +118,27 @@ def was_lost(result: ProbeResult) -> bool:
     return result.note.startswith(PROCESS_LOST)
 
 
+def _level(agents: int, slo: str, results: list[ProbeResult]) -> Level:
+    sound = [r for r in results if not was_lost(r)]
+    last = next((r for r in reversed(sound) if r.statuses[slo] != "invalid"), None)
+    return Level(
+        agents,
+        tuple(r.statuses[slo] for r in sound),
+        tuple(r.close.get(slo, False) for r in sound),
+        tuple(r.note for r in results if r.note and r.statuses[slo] == "invalid"),
+        len(results) - len(sound),
+        last.lean.get(slo) if last is not None else None,
+        last is not None and last.hopeless.get(slo, False),
+    )
+
+
 def view(slo: str, history: tuple[ProbeResult, ...]) -> View:
     """Collect one SLO's verdicts. Probes that did not judge it do not count."""
     found: dict[int, list[ProbeResult]] = {}
     for result in history:
         if slo in result.statuses:
             found.setdefault(result.level, []).append(result)
-    levels = {
-        agents: Level(
-            agents,
-            tuple(r.statuses[slo] for r in results if not was_lost(r)),
-            tuple(r.close.get(slo, False) for r in results if not was_lost(r)),
-            tuple(r.note for r in results if r.note and r.statuses[slo] == "invalid"),
-            sum(was_lost(r) for r in results),
-            next(
-                (r.lean.get(slo) for r in reversed(results) if not was_lost(r) and r.statuses[slo] != "invalid"), None
-            ),
-        )
-        for agents, results in sorted(found.items())
-    }
+    levels = {agents: _level(agents, slo, results) for agents, results in sorted(found.items())}
     high = min((a for a, level in levels.items() if level.standing == "fail"), default=None)
     passes = [a for a, level in levels.items() if level.standing == "pass"]
     low = max((a for a in passes if high is None or a < high), default=0)
@@ -171,7 +177,12 @@ def gaps(seen: View, settings: SearchSettings) -> list[tuple[int, int]]:
     found = [(seen.path_low, edges[0])]
     if open_ends and seen.path_high is not None and seen.cap is None:
         found.append((open_ends[-1], seen.path_high))
-    return [(a, b) for a, b in found if b - a > settings.step(a)]
+    return [(a, b) for a, b in found if b - a > (settings.step(a) if not open_ends else _coarse(a, settings))]
+
+
+def _coarse(level: int, settings: SearchSettings) -> int:
+    """Width at which a stretch that ends at an undecided level is closed: nearer to it all is undecided too."""
+    return max(settings.step(level), int(COARSE * level))
 
 
 def inside(low: int, high: int, guess: float | None) -> int:

@@ -102,8 +102,9 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     """One probe: a verdict for each SLO it judged, and whether that verdict was close (see `slo.verdict`).
 
     The verdict of a level that was probed before rests on all its probes. `lean` is where an inconclusive one points,
-    `points` what it saw of the SLO's terms. `note` says why a level is invalid; one that begins with `rate_limited` is
-    told apart from a limited client, and one that begins with `process_lost` counts for nothing.
+    `points` what it saw of the SLO's terms, `hopeless` whether another window would not decide it either. `note` says
+    why a level is invalid; one that begins with `rate_limited` is told apart from a limited client, and one that begins
+    with `process_lost` counts for nothing.
     """
 
     level: int
@@ -112,6 +113,7 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     note: str = ""
     lean: dict[str, Lean | None] = {}
     points: dict[str, tuple[Point, ...]] = {}
+    hopeless: dict[str, bool] = {}
 
 
 class Probe(Struct, frozen=True, kw_only=True):

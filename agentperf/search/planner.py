@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from agentperf.search.curve import estimate
+from agentperf.search.curve import estimate, likeliest
 from agentperf.search.levels import View, Want, gaps, view, want, was_lost
 from agentperf.search.model import (
     MAX_LOST,
@@ -53,7 +53,7 @@ __all__ = [
     "sweep_step",
 ]
 
-NARROW: Final = 0.2
+NARROW: Final = 0.5
 """Width, as a part of the largest pass, up to which a bracket with undecided levels inside is an answer: what is left
 lies too near the limit to be told in the time allowed."""
 
@@ -99,8 +99,7 @@ def next_step(settings: SearchSettings, history: Sequence[ProbeResult], stop: st
 
 
 def _guess(slo: str, history: tuple[ProbeResult, ...]) -> float | None:
-    found = estimate(slo, history)
-    return None if found is None else found.agents
+    return likeliest(slo, history)
 
 
 def sweep_step(

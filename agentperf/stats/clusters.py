@@ -13,7 +13,7 @@ are added as in two-way clustering (Cameron, Gelbach & Miller, J. Bus. Econ. Sta
   so few blocks made good.
 - floor: requests that run at the same time are taken to correlate by rho, whatever the data show, for a window hides
   what happens more rarely than it is long. A round (one request of each of N agents) is then worth at most about
-  1 / rho independent requests. rho is `TIME_RHO` for a share of 12.5 to 87.5 % and falls in proportion to the share
+  1 / rho independent requests. rho is `TIME_RHO` for a share of 20 to 80 % and falls in proportion to the share
   towards the ends: what happens seldom to anybody seldom happens to two at once.
 - play: the cluster ("sandwich") variance of a ratio, G / (G - 1) * sum_g (sum_i in g (x_i - p))^2 / n^2 (Liang & Zeger,
   Biometrika 73, 1986; Cochran, Sampling Techniques, 1977, section 6.4), over that of independent requests.
@@ -22,8 +22,8 @@ are added as in two-way clustering (Cameron, Gelbach & Miller, J. Bus. Econ. Sta
   requests have turned up in more plays: weight w / (w + plays with the rarer kind), w = `PLAY_WEIGHT`.
 
 An estimated variance is unsure, so that each is raised by `threshold(alpha, f) / log(1 / alpha)` of `stats.sequence`
-with its degrees of freedom f: B - 1 for blocks; for plays G - 1, or 2 G / (kurtosis - 1) when a few plays carry most of
-it, which matches the variance of the estimate as Satterthwaite (Biometrics Bull. 2, 1946) does.
+with its degrees of freedom f: those of G groups (plays, or blocks) are G - 1, or 2 G / (kurtosis - 1) when a few
+carry most of it, which matches the variance of the estimate as Satterthwaite (Biometrics Bull. 2, 1946) does.
 """
 
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-TIME_RHO: Final = 0.15
-"""Correlation of two requests of one round that is always assumed. Windows of the bundled profiles need 0.1 to 0.15."""
+TIME_RHO: Final = 0.20
+"""Correlation of two requests of one round that is always assumed. Windows of the bundled profiles need 0.15."""
 PLAY_ICC: Final = 0.10
 """Correlation of two requests of one play assumed until the data say more."""
-COMMON: Final = 0.125
+COMMON: Final = 0.2
 """Share from which on both hold in full."""
 PLAY_WEIGHT: Final = 3.0
 """Number of plays with the rarer kind at which the assumption has half of its weight."""
@@ -110,7 +110,14 @@ def time_part(x: Floats, start_s: Floats, alpha: float) -> float:
         return 1.0
     ratio = BLOCKS / (BLOCKS - 1) * squares / (n * p * (1 - p))
     alike = min(MOST_ALIKE, max(0.0, float(sums[1:] @ sums[:-1]) / squares + 1 / BLOCKS))
-    return max(1.0, ratio * (1 + alike) / (1 - alike) * _unsure(BLOCKS - 1.0, alpha))
+    return max(1.0, ratio * (1 + alike) / (1 - alike) * _unsure(_freedom(sums**2), alpha))
+
+
+def _freedom(squares: Floats) -> float:
+    """Degrees of freedom of a variance that is the sum of these: groups less one, fewer where a few carry it."""
+    groups = squares.size
+    kurtosis = groups * float(squares @ squares) / float(squares.sum()) ** 2
+    return max(1.0, min(groups - 1.0, 2 * groups / (kurtosis - 1)) if kurtosis > 1 else groups - 1.0)
 
 
 def play_part(x: Floats, plays: Ints, alpha: float) -> float:
@@ -127,9 +134,7 @@ def play_part(x: Floats, plays: Ints, alpha: float) -> float:
     ratio = groups / (groups - 1) * total / (n * p * (1 - p))
     if ratio <= 1.0:
         return 1.0
-    kurtosis = groups * float(squares @ squares) / total**2
-    freedom = min(groups - 1.0, 2 * groups / (kurtosis - 1)) if kurtosis > 1 else groups - 1.0
-    return ratio * _unsure(max(1.0, freedom), alpha)
+    return ratio * _unsure(_freedom(squares), alpha)
 
 
 def _unsure(freedom: float, alpha: float) -> float:

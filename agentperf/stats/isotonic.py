@@ -44,8 +44,13 @@ class Crossing:
     high: float | None
 
 
-def fit(levels: Sequence[float], shares: Sequence[float], weights: Sequence[float], seed: int = 0) -> Curve:
-    """Fit ascending `levels` (each once). `weights` are independent requests, positive. ValueError otherwise."""
+def fit(
+    levels: Sequence[float], shares: Sequence[float], weights: Sequence[float], seed: int = 0, draws: int = DRAWS
+) -> Curve:
+    """Fit ascending `levels` (each once). `weights` are independent requests, positive. ValueError otherwise.
+
+    Without `draws` the curve has no band.
+    """
     at, n = np.asarray(levels, dtype=np.float64), np.asarray(weights, dtype=np.float64)
     share = np.asarray(shares, dtype=np.float64)
     if at.size == 0 or not at.size == share.size == n.size or (np.diff(at) <= 0).any() or (at <= 0).any():
@@ -54,9 +59,9 @@ def fit(levels: Sequence[float], shares: Sequence[float], weights: Sequence[floa
         raise ValueError("a share lies between 0 and 1, a weight above 0")
     k = share * n
     rng = np.random.default_rng(seed)
-    drawn = rng.beta(k + 0.5, n - k + 0.5, (DRAWS, at.size))
+    drawn = rng.beta(k + 0.5, n - k + 0.5, (draws, at.size))
     shrunk = (k + 0.5) / (n + 1)
-    return Curve(at, n, _rising(shrunk, n), np.array([_rising(row, n) for row in drawn]))
+    return Curve(at, n, _rising(shrunk, n), np.array([_rising(row, n) for row in drawn]).reshape(draws, at.size))
 
 
 def _rising(shares: Floats, weights: Floats) -> Floats:
@@ -77,6 +82,8 @@ def crossing(curve: Curve, share: float, confidence: float = 0.95) -> Crossing:
     points, wanted = np.log(curve.levels), float(_logit(np.array(share)))
     found = _cross(points, curve.fitted, wanted)
     draws = np.array([_cross(points, row, wanted) for row in curve.drawn])
+    if draws.size == 0:
+        return Crossing(float(np.exp(found)) if np.isfinite(found) else None, None, None)
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2], method="nearest")
     return Crossing(*(float(np.exp(v)) if np.isfinite(v) else None for v in (found, low, high)))
 

@@ -44,7 +44,7 @@ def test_time_part_golden():
 def test_the_floor_by_agents_and_share():
     x = np.zeros(400, dtype=bool)
     start = np.arange(400.0)
-    for allowed, scale in ((0.25, 1.0), (0.5, 1.0), (0.05, 0.4), (0.01, 0.08), (0.95, 0.4)):
+    for allowed, scale in ((0.25, 1.0), (0.5, 1.0), (0.05, 0.25), (0.01, 0.05), (0.95, 0.25)):
         found = design_effect(x, None, start, allowed=allowed, agents=41, alpha=ALPHA)
         assert found.total == pytest.approx(1 + 40 * TIME_RHO * scale)
     assert design_effect(x[:5], None, start[:5], agents=41).time == pytest.approx(1 + 4 * TIME_RHO)
