@@ -190,7 +190,7 @@ def _said(answer: Json, slo: str) -> tuple[str, str, str]:
     if high is None:
         status = "pass" if reason in ("all_pass", "swept") else doubt
         return status, f"at least {agents(low)} at {slo}", why
-    if reason in ("found", "swept"):
+    if reason in ("found", "narrowed", "swept"):
         return "pass", f"{agents(low)} at {slo}", ""
     return doubt, f"{agents(low)} at {slo}", f"not settled, {why}"
 
@@ -199,6 +199,7 @@ def reason_words(reason: str | None) -> str:
     """Why a search ended."""
     words = {
         "found": "the bracket is closed",
+        "narrowed": "what lies between is too near the limit to be told in the time allowed",
         "all_pass": "every level passed, the limit lies higher",
         "none_pass": "no level passed",
         "not_monotone": "a higher level passed where a lower one failed",

@@ -15,12 +15,13 @@ from agentperf.fleet.machine import cores
 from agentperf.fleet.messages import Batch
 from agentperf.measure import health as client
 from agentperf.measure.health import Health, MachineSample, WorkerSample
-from agentperf.measure.judge import ttft_limit, verdicts
+from agentperf.measure.judge import observe, ttft_limit, verdicts
 from agentperf.measure.metrics import CUT_OFF, LevelMetrics, summarise
 from agentperf.measure.quality import quality_warnings
 from agentperf.measure.record import Record
 from agentperf.measure.running import RunningLevel
 from agentperf.measure.sessions import SessionCount
+from agentperf.measure.steady import LadderPoint, drift_warnings, ladder_points
 from agentperf.measure.window import WarmUp, look_at
 from agentperf.run.plan import Plan
 from agentperf.server.compare import ServerMetrics
@@ -53,6 +54,8 @@ class ProbeOutcome:
     """The endpoint's own figures, where it has a metrics page."""
     void: str | None = None
     """Why the level came to nothing: a load process was lost, or its records were not taken."""
+    ladder: tuple[LadderPoint, ...] = ()
+    """Shares of requests slower than the speeds of the SLO ladder."""
 
 
 @dataclass(slots=True)
@@ -297,6 +300,8 @@ class ProbeState:
         self.warnings.extend(
             quality_warnings(metrics, health, isolated=self.plan.isolated, chars_per_token=self.plan.chars_per_token)
         )
+        seen = observe(population)
+        self.warnings.extend(drift_warnings(seen))
         rate = len(population) / ((close_ns - open_ns) / 1e9)
         found = verdicts(self.plan.slos, population, self.rules, health, self.earlier, rate)
         if (short := self.phase_short()) is not None:
@@ -318,6 +323,7 @@ class ProbeState:
             warnings=self.warnings,
             interrupted=self.interrupted,
             void=self.void[1] if self.void is not None else None,
+            ladder=ladder_points(seen, self.level),
         )
 
 
@@ -374,6 +380,7 @@ def as_event(outcome: ProbeOutcome) -> dict[str, object]:
         "health": msgspec.to_builtins(outcome.health),
         "warnings": outcome.warnings,
         "interrupted": outcome.interrupted,
+        "ladder": msgspec.to_builtins(outcome.ladder),
         "void": outcome.void,
         "server": None if outcome.server is None else msgspec.to_builtins(outcome.server),
     }

@@ -9,6 +9,7 @@ import msgspec
 from agentperf.errors import UsageError
 from agentperf.measure.health import Health
 from agentperf.measure.metrics import LevelMetrics
+from agentperf.measure.steady import LadderPoint
 from agentperf.run.probe import ProbeOutcome
 from agentperf.server.compare import ServerMetrics
 from agentperf.slo.verdict import Verdict
@@ -66,6 +67,7 @@ def as_outcome(event: Mapping[str, Any]) -> ProbeOutcome:
         interrupted=event["interrupted"],
         server=msgspec.convert(event.get("server"), ServerMetrics | None, str_keys=True),
         void=event.get("void"),
+        ladder=msgspec.convert(event.get("ladder") or (), tuple[LadderPoint, ...]),
     )
 
 

@@ -27,7 +27,7 @@ carry most of it, which matches the variance of the estimate as Satterthwaite (B
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def time_part(x: Floats, start_s: Floats, alpha: float) -> float:
     return max(1.0, ratio * (1 + alike) / (1 - alike) * _unsure(_freedom(sums**2), alpha))
 
 
-def _freedom(squares: Floats) -> float:
+def _freedom(squares: NDArray[Any]) -> float:
     """Degrees of freedom of a variance that is the sum of these: groups less one, fewer where a few carry it."""
     groups = squares.size
     kurtosis = groups * float(squares @ squares) / float(squares.sum()) ** 2

@@ -10,9 +10,9 @@ effect, so each level's share is drawn anew from Beta(k + 1/2, n - k + 1/2) (Jef
 fit is repeated (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 6).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,3 +118,41 @@ def least(crossings: Sequence[Crossing]) -> Crossing:
     return Crossing(
         lowest([c.at for c in crossings]), lowest([c.low for c in crossings]), lowest([c.high for c in crossings])
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One rung of an SLO ladder: agents at which a quarter of the requests is slower than `tps`, with the band.
+
+    None where the curve does not cross inside the levels: it lies beyond `highest`, or before `lowest`, as `beyond`
+    ("above" or "below") says.
+    """
+
+    tps: float
+    agents: float | None
+    low: float | None
+    high: float | None
+    beyond: Literal["above", "below"] | None
+    lowest: int
+    highest: int
+
+
+def ladder(
+    points: Mapping[float, Mapping[int, tuple[float, float]]], allowed: float = 0.25, confidence: float = 0.95
+) -> list[Rung]:
+    """Agents at each speed from the one curve. `points[tps][level]` is (share slower, independent requests).
+
+    Rungs with fewer than two levels are left out.
+    """
+    found = []
+    for tps, levels in sorted(points.items()):
+        at = sorted(level for level, (_, weight) in levels.items() if weight > 0)
+        if len(at) < 2:
+            continue
+        curve = fit([float(n) for n in at], [levels[n][0] for n in at], [levels[n][1] for n in at])
+        where = crossing(curve, allowed, confidence)
+        beyond: Literal["above", "below"] | None = None
+        if where.at is None:
+            beyond = "below" if curve.fitted[0] > allowed else "above"
+        found.append(Rung(tps, where.at, where.low, where.high, beyond, at[0], at[-1]))
+    return found

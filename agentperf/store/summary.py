@@ -1,6 +1,7 @@
 """The summary of a run: a pure function of its manifest and its journal, which may go on or have broken off."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 SUMMARY_VERSION: Final = 1
@@ -43,6 +44,7 @@ def summarise_run(manifest: Mapping[str, Any], events: Iterable[Mapping[str, Any
         "finished_at": (finished or {}).get("at"),
         "slos": slos,
         "answers": answers,
+        "ladder": _ladder(journal),
         "levels": levels,
         "unfinished": _unfinished(journal),
     }
@@ -104,6 +106,8 @@ def _level_row(event: Mapping[str, Any]) -> Json:
         },
         "verdict_reason": {name: v.get("reason") for name, v in verdicts.items()},
         "confidence": {name: v.get("confidence") for name, v in verdicts.items()},
+        "lean": {name: None if interrupted else v.get("lean") for name, v in verdicts.items()},
+        "more_minutes": {name: v.get("more_minutes") for name, v in verdicts.items()},
         "close": {name: v.get("close") for name, v in verdicts.items()},
         "terms": {name: list(v.get("terms") or ()) for name, v in verdicts.items()},
         "window_s": metrics.get("window_s"),
@@ -171,6 +175,28 @@ def _streams(metrics: Mapping[str, Any]) -> Json | None:
     }
 
 
+def _ladder(events: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """Agents at 20, 40, 60, 80 and 100 tok/s (p25) from the curve of all sound probes, with 95 % bands."""
+    points: dict[float, dict[int, tuple[float, float]]] = {}
+    for event in events:
+        if event.get("event") != "probe_finished" or event.get("interrupted") or event.get("void"):
+            continue
+        if (event.get("health") or {}).get("status") == "invalid":
+            continue
+        for point in event.get("ladder") or ():
+            levels = points.setdefault(float(point["tps"]), {})
+            share, weight = levels.get(event["level"], (0.0, 0.0))
+            both = weight + point["n_eff"]
+            if both > 0:
+                mean = (share * weight + point["share"] * point["n_eff"]) / both
+                levels[event["level"]] = (min(1.0, mean), both)
+    if not points:
+        return []
+    from agentperf.stats.isotonic import ladder
+
+    return [asdict(rung) for rung in ladder(points)]
+
+
 def _answers(
     slos: Sequence[Mapping[str, Any]], levels: Sequence[Json], finished: Mapping[str, Any] | None
 ) -> list[Json]:
@@ -224,6 +250,9 @@ def _answer(answer: Mapping[str, Any], levels: Sequence[Json]) -> Json:
         "reason": answer.get("reason"),
         "monotone": answer.get("monotone", True),
         "notes": list(answer.get("notes") or ()),
+        "confidence": answer.get("confidence"),
+        "estimate": answer.get("estimate"),
+        "undecided": list(answer.get("undecided") or ()),
         "pass_end": _end(slo, passed, levels),
         "fail_end": _end(slo, failed, levels),
     }

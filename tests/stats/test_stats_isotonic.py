@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentperf.stats.isotonic import Crossing, crossing, fit, least, share_at
+from agentperf.stats.isotonic import Crossing, crossing, fit, ladder, least, share_at
 
 
 def test_golden():
@@ -68,3 +68,20 @@ def test_the_band_holds_the_truth_as_often_as_stated():
         found = crossing(fit(levels, rng.binomial(150, true) / 150, np.full(9, 150.0), seed=i), 0.25)
         hits += (found.low or 0) <= 20 <= (found.high or np.inf)
     assert hits / 150 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 150)
+
+
+def test_the_ladder_reads_all_rungs_from_one_curve():
+    levels = (4, 8, 16, 32, 64)
+    points = {tps: {n: (1 / (1 + (80 * 16 / (n * tps)) ** 4), 300.0) for n in levels} for tps in (20, 40, 80, 400)}
+    points[100.0] = {4: (0.1, 300.0)}
+    found = {r.tps: r for r in ladder(points)}
+    assert set(found) == {20, 40, 80, 400}, "one level is no curve"
+    crossing_at = {tps: 80 * 16 / tps / 3 ** (1 / 4) for tps in found}
+    assert found[40].agents == pytest.approx(crossing_at[40], rel=0.03)
+    assert found[80].agents == pytest.approx(crossing_at[80], rel=0.03)
+    assert found[80].low <= found[80].agents <= found[80].high
+    assert (found[400].agents, found[400].beyond) == (None, "below")
+    assert found[20].agents == pytest.approx(crossing_at[20], rel=0.05)
+    assert (found[80].lowest, found[80].highest) == (4, 64)
+    above = ladder({5.0: {4: (0.0, 300.0), 8: (0.01, 300.0)}})[0]
+    assert (above.agents, above.beyond) == (None, "above")
