@@ -36,6 +36,7 @@ def speeds(summary: dict[str, Any]) -> dict[int, str]:
     for row in summary["levels"]:
         p25 = row["speed_p25"]
         text = "-" if p25 is None else f"{p25:.1f}"
+        text += "" if row["health"] == "ok" else f" (client {row['health']})"
         found[row["level"]] = f"{found[row['level']]}, {text}" if row["level"] in found else text
     return found
 
@@ -60,6 +61,7 @@ def main() -> None:
     print(
         f"| passes / fails | {a['largest_pass']} / {a['smallest_fail']} | {b['largest_pass']} / {b['smallest_fail']} |"
     )
+    print(f"| ended by | {a['reason']} | {b['reason']} |")
     print(f"| took | {virtual_s:.1f} s | {real_s:.0f} s |")
     one, other = speeds(virtual), speeds(real)
     for level in sorted({*one, *other}):

@@ -1,8 +1,10 @@
 """`agentperf plan` and `run --endpoint virtual:PROFILE`: searches inside the process, labelled so."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,25 @@ def test_a_dry_run_sends_nothing_and_writes_nothing(tmp_path: Path) -> None:
 def test_an_unknown_profile_is_told() -> None:
     made = command("run", "--endpoint", "virtual:nothing", "--slo", "80tps", code=2)
     assert "there is no simulator profile 'nothing'" in made.stderr
+
+
+def test_ctrl_c_ends_a_virtual_run_after_its_level(tmp_path: Path) -> None:
+    words = ["run", "--endpoint", "virtual:glm-5.3-8xh200", "--levels", "64,65,66,67,68,69", "--duration", "20m"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "agentperf", *words, "--out", str(tmp_path), "--plain"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("writing"):
+                break
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    run = read_run(next(tmp_path.iterdir()))
+    assert run.summary is not None
+    assert 1 <= len(run.summary["levels"]) < 6
+    assert run.records().num_rows > 0
