@@ -98,7 +98,7 @@ def _row(row: Json, names: Sequence[str], *, streams: bool) -> list[Cell]:
     both = stamped + counted
     return [
         Cell(str(row["level"]), "bold"),
-        *(_mark(row["status"].get(name), short=len(names) > 1) for name in names),
+        *(_mark(row["status"].get(name), (row.get("lean") or {}).get(name), short=len(names) > 1) for name in names),
         Cell(words.marked(both, _with_ok(row, "speed_p25", words.number, beyond=words.DASH))),
         Cell(words.marked(both, f"{words.number(row['speed_p10'])} – {words.number(row['speed_p50'])}")),
         Cell(words.marked(stamped, _with_ok(row, "ttft_p50", words.duration, beyond=INFINITE))),
@@ -125,9 +125,13 @@ def _legend(rows: Sequence[Json]) -> str:
     return " ".join(parts)
 
 
-def _mark(status: str | None, *, short: bool) -> Cell:
+def _mark(status: str | None, lean: str | None, *, short: bool) -> Cell:
     if status is None:
         return Cell(words.DASH)
+    if status == "inconclusive" and lean is not None:
+        return Cell(
+            f"{MARKS[status]}{MARKS[lean]}" if short else f"{MARKS[status]} leans {MARKS[lean]}", COLOURS[status]
+        )
     return Cell(MARKS[status] if short else f"{MARKS[status]} {status}", COLOURS[status])
 
 

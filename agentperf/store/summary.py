@@ -259,9 +259,9 @@ def _answer(answer: Mapping[str, Any], levels: Sequence[Json]) -> Json:
 
 
 def _end(slo: str, level: int | None, levels: Sequence[Json]) -> Json | None:
-    """Probes of one end that judged the SLO, and how much was measured in them."""
-    rows = [r for r in levels if r["level"] == level and r["status"].get(slo) in ("pass", "fail")]
-    if level is None or not rows:
+    """Probes of one end that judged the SLO, and how much was measured in them: all of them count together."""
+    rows = [r for r in levels if r["level"] == level and r["status"].get(slo) in ("pass", "fail", "inconclusive")]
+    if level is None or not any(r["status"][slo] != "inconclusive" for r in rows):
         return None
     return {
         "level": level,
