@@ -1,15 +1,14 @@
 """From the bytes of a chat stream to its outcome. Runs after the stream has closed, once per event: kept cheap."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import islice
 from typing import Any, cast
 
 import msgspec
 
 from agentperf.wire import failures, server_errors
 from agentperf.wire.chat_calls import ToolCalls, visible_length
-from agentperf.wire.chat_chunks import Choice, Chunk, decode_any, decode_chunk, lenient_choice
-from agentperf.wire.chat_quick import STRETCH_READS, plain_stretch
+from agentperf.wire.chat_chunks import Choice, Chunk, Delta, decode_any, decode_chunk, lenient_choice
+from agentperf.wire.chat_quick import STRETCH_READS, Stretch, plain_stretch
 from agentperf.wire.chat_text import answer_begin, answer_ns, answer_text, sound
 from agentperf.wire.chat_usage import usage_of_stream
 from agentperf.wire.exchange import Exchange
@@ -111,19 +110,45 @@ class _Fold:
         if chunk.usage:
             self.usages.append((chunk.usage, len(self.visible_ns)))
 
-    def stretch(self, chunks: list[Chunk], counts: list[int], stamps: Sequence[int]) -> None:
-        """Take the chunks of a plain stretch, `counts[i]` of them complete at `stamps[i]`."""
-        self.events += len(chunks)
-        remaining = iter(chunks)
-        for count, ns in zip(counts, stamps, strict=True):
-            for chunk in islice(remaining, count):
-                choices = chunk.choices
-                if choices and len(choices) == 1 and choices[0].index == self.main:
-                    self._choice(choices[0], ns)
-                elif choices:
-                    self._choices(choices, ns)
-                if chunk.usage:
-                    self.usages.append((chunk.usage, len(self.visible_ns)))
+    def stretch(self, found: Stretch, stamps: Sequence[int]) -> None:
+        """Take the events of a plain stretch, `counts[i]` of them complete at `stamps[i]`."""
+        each = list(stamps)
+        if found.counts is not None:
+            each = [ns for count, ns in zip(found.counts, stamps, strict=True) for _ in range(count)]
+        self.events += len(each)
+        texts_at, tail_at = len(found.head), len(each) - len(found.tail)
+        self._chunks(found.head, each[:texts_at])
+        self._texts(found.texts, each[texts_at:tail_at])
+        self._chunks(found.tail, each[tail_at:])
+
+    def _chunks(self, chunks: list[Chunk], stamps: Sequence[int]) -> None:
+        for chunk, ns in zip(chunks, stamps, strict=True):
+            choices = chunk.choices
+            if choices and len(choices) == 1 and choices[0].index == self.main:
+                self._choice(choices[0], ns)
+            elif choices:
+                self._choices(choices, ns)
+            if chunk.usage:
+                self.usages.append((chunk.usage, len(self.visible_ns)))
+
+    def _texts(self, texts: list[str], stamps: list[int]) -> None:
+        """Content of the choice numbered 0 and nothing else, one text an event."""
+        if not texts:
+            return
+        if self.main is None:
+            self.main = 0
+        if self.main != 0 or "" in texts:
+            for text, ns in zip(texts, stamps, strict=True):
+                self._choices([Choice(delta=Delta(content=text), index=0)], ns)
+            return
+        self.text += texts
+        self.text_ns += stamps
+        self.visible_ns += stamps
+        self.visible_chars += sum(map(len, texts))
+        for text, ns in zip(texts, stamps, strict=True):
+            if ns != self.visible_ns[0]:
+                break
+            self.first_chars += len(text)
 
     def _choices(self, choices: list[Choice], ns: int) -> None:
         """The choices of one event. Only one is asked for; where more come, their tokens were made and counted too."""
@@ -349,9 +374,8 @@ def _read_events(x: Exchange, state: _Fold) -> Iterator[None]:
         reads = chunks[start : start + STRETCH_READS]
         plain = plain_stretch(reads) if decoder.between_events and not state.done else None
         if plain is not None:
-            found, counts, done = plain
-            state.stretch(found, counts, stamps[start : start + STRETCH_READS])
-            state.done = state.done or done
+            state.stretch(plain, stamps[start : start + STRETCH_READS])
+            state.done = state.done or plain.done
             decoder.skip()
         else:
             for offset, read in enumerate(reads):

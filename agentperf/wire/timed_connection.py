@@ -6,6 +6,7 @@ While a response is open a read costs one clock call, the C parser, and two appe
 import asyncio
 import os
 import socket
+from array import array
 from collections.abc import Callable
 from typing import cast
 
@@ -30,20 +31,21 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body_open",
+        "_body",
         "_complete",
+        "_ends",
         "_exchange",
         "_has_length",
         "_head_bytes",
         "_heads_done",
         "_keep_alive",
         "_last_ns",
+        "_length",
         "_limits",
         "_loop",
         "_now_ns",
         "_on_end",
         "_parser",
-        "_parts",
         "_received",
         "_sending",
         "_start_ns",
@@ -65,9 +67,13 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._parser: HttpResponseParser | None = None
-        self._parts: list[bytes] = []
+        # In one piece while it grows, and cut into reads at the end: a thousand streams of small pieces each would lie
+        # scattered over all of the memory, and reading them again costs more than decoding them.
+        self._body = bytearray()
+        self._ends = array("q")
+        self._length = 0
         # The parser calls this for each piece of body: a bound method of a list is C and costs no Python frame.
-        self.on_body = self._parts.append
+        self.on_body = self._body.extend
         self._timer: asyncio.TimerHandle | None = None
         self._start_ns = 0
         self._last_ns = 0
@@ -115,6 +121,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, without a word to the task that waits."""
         self._exchange = None
+        self._forget()
         self._end_timer()
         self._ended()
         if self._transport is not None:
@@ -130,6 +137,7 @@ class Connection(asyncio.Protocol):
         exchange, transport = self._exchange, self._transport
         assert exchange is not None
         exchange.end_ns = end_ns
+        self._hand_over(exchange)
         self._exchange = None
         self._end_timer()
         if not self._keep_alive or self._sending or transport is None or transport.is_closing():
@@ -143,8 +151,23 @@ class Connection(asyncio.Protocol):
         assert exchange is not None
         exchange.error_class, exchange.error = error_class, error
         exchange.end_ns = self._now_ns()
+        self._hand_over(exchange)
         self.abort()
         self._wake()
+
+    def _hand_over(self, exchange: Exchange) -> None:
+        """Give the body to the exchange, one piece for each read."""
+        body, start = bytes(self._body), 0
+        chunks = exchange.chunks
+        for end in self._ends:
+            chunks.append(body[start:end])
+            start = end
+        self._forget()
+
+    def _forget(self) -> None:
+        self._body.clear()
+        self._ends = array("q")
+        self._length = 0
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -227,11 +250,11 @@ class Connection(asyncio.Protocol):
             error = "the server switched protocols"
         except HttpParserError as broken:
             error = f"not a valid HTTP response: {broken}"
-        parts = self._parts
-        if parts:
+        length = len(self._body)
+        if length > self._length:
+            self._length = length
             exchange.stamps.append(stamp)
-            exchange.chunks.append(parts[0] if len(parts) == 1 else b"".join(parts))
-            parts.clear()
+            self._ends.append(length)
         if self._complete:
             if error is not None:
                 # More came than was announced: where the next response would begin is anyone's guess.

@@ -53,8 +53,7 @@ def test_a_plain_stream_takes_the_quick_way_and_others_do_not() -> None:
     plain = [token("a"), token("b") + token("c"), END + USAGE + DONE]
     found = chat_quick.plain_stretch(plain)
     assert found is not None
-    chunks, counts, done = found
-    assert (len(chunks), counts, done) == (5, [1, 2, 2], True)
+    assert (len(found.head), found.texts, found.tail, found.counts, found.done) == (5, [], [], [1, 2, 2], True)
     assert chat_quick.plain_stretch([token("a"), token("b")]) is not None
     for odd in (
         b": ping\n\n",
@@ -74,6 +73,42 @@ def test_a_plain_stream_takes_the_quick_way_and_others_do_not() -> None:
         assert chat_quick.plain_stretch([odd, token("a")]) is None, odd
     assert chat_quick.plain_stretch([]) is None
     assert chat_quick.plain_stretch([token("x" * chat_quick.MAX_STRETCH_BYTES)]) is None
+
+
+def test_texts_are_taken_in_one_call_and_what_is_more_than_text_is_not() -> None:
+    texts = [token(f"w{i}") for i in range(20)]
+    found = chat_quick.plain_stretch(texts)
+    assert found is not None and found.texts == [f"w{i}" for i in range(3, 17)]
+    for odd in (
+        delta(content="x", reasoning="hm"),
+        delta(content=None),
+        delta(content="x", tool_calls=[{"index": 0}]),
+        event({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}),
+        event({"choices": [{"delta": {"content": "x"}, "index": 1}]}),
+        event({"choices": [{"delta": {"content": "x"}}] * 2}),
+        event({"choices": [{"delta": {"content": "x"}}], "usage": {"completion_tokens": 1}}),
+        event({"choices": []}),
+    ):
+        reads = [*texts[:10], odd, *texts[10:], END, USAGE, DONE]
+        mixed = chat_quick.plain_stretch(reads)
+        assert mixed is not None and mixed.texts == [], odd
+        assert chat.fold(exchange_of(reads)) == slowly(reads)
+
+
+@pytest.mark.parametrize("index", [0, 1, None])
+def test_texts_that_are_not_the_answers_are_aside(index: int | None) -> None:
+    first = event({"choices": [{"delta": {"content": "a"}, "index": index}]})
+    reads = [first, *(token(w) for w in ("b", "", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")), END, DONE]
+    outcome = chat.fold(exchange_of(reads))
+    assert outcome == slowly(reads)
+    assert outcome.message is not None
+    assert outcome.message["content"] == ("a" if index == 1 else "abcdefghijkl")
+
+
+def test_texts_at_the_first_stamp_count_for_it() -> None:
+    reads = [b"".join(token(f"{i:02}") for i in range(12)), *(token("x") for _ in range(5)), END, DONE]
+    outcome = chat.fold(exchange_of(reads))
+    assert outcome == slowly(reads) and outcome.n1_share == 24 / 29
 
 
 def test_two_halves_that_would_join_into_valid_json_are_no_plain_stretch() -> None:
