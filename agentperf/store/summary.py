@@ -208,12 +208,12 @@ def _answers(
 
 
 def _so_far(slo: str, levels: Sequence[Json]) -> Json:
-    """The bracket of an unfinished search by the votes of its levels: smallest fail, and largest pass below it."""
+    """The bracket of an unfinished search by the last verdicts: smallest fail, and largest pass below it."""
     votes: dict[int, int] = {}
     for row in levels:
         status = row["status"].get(slo)
-        if status in ("pass", "fail"):
-            votes[row["level"]] = votes.get(row["level"], 0) + (1 if status == "pass" else -1)
+        if status in ("pass", "fail", "inconclusive"):  # the last one: it rests on all probes of the level
+            votes[row["level"]] = {"pass": 1, "fail": -1}.get(status, 0)
     fails = [level for level, vote in votes.items() if vote < 0]
     passes = [level for level, vote in votes.items() if vote > 0]
     low, high = _bracket(passes, fails)

@@ -69,7 +69,8 @@ def test_a_finished_search() -> None:
         ([(1, "pass"), (2, "inconclusive"), (4, "invalid")], 1, None),
         ([(4, "fail"), (8, "pass"), (2, "pass")], 2, 4),
         ([(2, "pass"), (4, "fail"), (4, "pass"), (4, "pass")], 4, None),
-        ([(2, "pass"), (4, "fail"), (4, "pass")], 2, None),
+        ([(2, "pass"), (4, "fail"), (4, "pass")], 4, None),
+        ([(2, "pass"), (4, "pass"), (4, "inconclusive")], 2, None),
     ],
 )
 def test_the_bracket_so_far(votes: list[tuple[int, str]], low: int | None, high: int | None) -> None:
