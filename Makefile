@@ -24,7 +24,8 @@ run: $(STAMP) ## the main job on the embedded simulated endpoint: an answer on t
 		--warmup-max 6s --window-min 4s --window-max 10s --name demo
 
 test: check ## everything CI runs
-	$(PYTEST) -q -m "not slow"
+	$(PYTEST) -q -n 2 -m "not slow and not real_time"
+	$(PYTEST) -q -m "not slow and real_time"
 
 test-slow: $(STAMP) ## large simulations
 	$(PYTEST) -q -m slow

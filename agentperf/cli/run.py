@@ -77,13 +77,15 @@ def run(
     """Find how many agents an endpoint carries within an SLO, with the curve."""
     given: dict[str, Any] = dict(locals())
     said = {name for name in given if _was_said(given["context_of_call"], name)}
-    from agentperf.cli.execute import execute
     from agentperf.cli.options import RunOptions
     from agentperf.cli.resume import taken_up
 
     if resume is not None:
         given, said = taken_up(given, said, resume)
-    raise typer.Exit(int(execute(RunOptions.read(given, said))))
+    options = RunOptions.read(given, said)  # what is wrong is told before the heavy imports
+    from agentperf.cli.execute import execute
+
+    raise typer.Exit(int(execute(options)))
 
 
 def _was_said(context: typer.Context, name: str) -> bool:
