@@ -203,7 +203,9 @@ class ProbeState:
         assert self.close_ns is not None
         oldest = [b.oldest_open_ns for b in self.latest.values() if b.oldest_open_ns is not None]
         waited = self._elapsed_s(self.close_ns)
-        open_still = bool(oldest) and min(oldest) < self.close_ns
+        # What a load process sent before it was last heard of is unknown: it must have spoken since.
+        unheard = any(b.at_ns < self.close_ns for b in self.latest.values())
+        open_still = unheard or (bool(oldest) and min(oldest) < self.close_ns)
         if open_still and waited < self.plan.window.settle_s:
             return None
         if self._reopen():

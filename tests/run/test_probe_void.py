@@ -124,6 +124,22 @@ def test_one_that_is_lost_while_requests_of_the_window_are_open_voids() -> None:
     assert outcome.void is not None
 
 
+def test_a_window_is_not_complete_until_every_load_process_has_spoken_since() -> None:
+    state = ProbeState(TIMED, 1, 4, "ramp", 0)
+    state.open_ns, state.close_ns, state.phase = 1 * S, 20 * S, "settling"
+    silent = batch(19.5, records(3), worker=1)  # idle then, and what it sent afterwards nobody knows
+    state.take(silent)
+    state.take(batch(21, records(30)))
+    assert state.step() is None and state.phase == "settling"
+    outcome, _ = probe(Fleet([batch(22, [])], KILLED), state)
+    assert outcome.void is not None
+    spoken = ProbeState(TIMED, 1, 4, "ramp", 0)
+    spoken.open_ns, spoken.close_ns, spoken.phase = 1 * S, 20 * S, "settling"
+    spoken.take(batch(20.5, records(3), worker=1))
+    spoken.take(batch(21, records(30)))
+    assert spoken.step() is not None and spoken.phase == "draining"
+
+
 def test_a_load_process_that_holds_too_much_voids_the_level_at_once() -> None:
     fleet = Fleet([batch(1, records(5)), batch(2, records(3, 1), overfull=True), batch(3, records(2, 2))])
     outcome, taken = probe(fleet)
