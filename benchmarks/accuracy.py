@@ -29,7 +29,7 @@ from benchmarks.figures import (
     quietest,
     table,
 )
-from benchmarks.truth import TruthRow, TruthServerError, build, find, read_log, truth_server
+from benchmarks.truth import TruthRow, TruthServerError, build, find, read_log, server_of
 from benchmarks.venvs import MissingError
 from benchmarks.work import Work, add_server, add_work, work_of
 
@@ -40,16 +40,7 @@ def measure(client: Client, work: Work, binary: Path, folder: Path) -> tuple[Run
     """One run of a client against a fresh server, and that server's log."""
     client_cores, server_core = split_cores(client.processes)
     log = folder / "truth.csv"
-    with truth_server(
-        binary,
-        log,
-        ttft_ms=work.ttft_ms,
-        tps=work.tps,
-        tokens=work.tokens,
-        core=server_core,
-        lifetime_s=work.lifetime_s,
-        tokens_per_event=work.tokens_per_event,
-    ) as server:
+    with server_of(work, binary, log, server_core) as server:
         run = client.run(work, server, client_cores)
     return run, read_log(log)
 

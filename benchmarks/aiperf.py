@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cores import Cores, TreeCpu, children_on
+from agentperf.yardstick.cores import children_on
+from benchmarks.cores import Cores, TreeCpu
 from benchmarks.figures import Run, Said
 from benchmarks.ours import PROMPT
 from benchmarks.truth import TruthServer

@@ -28,7 +28,8 @@ from agentperf.wire.chat import BodySettings
 from agentperf.wire.client import open_caller
 from agentperf.wire.endpoint import Limits, parse_endpoint
 from agentperf.wire.exchange import size
-from benchmarks.cores import children_on, split_cores
+from agentperf.yardstick.cores import children_on
+from benchmarks.cores import split_cores
 from benchmarks.figures import markdown, ratio
 from benchmarks.ours import Shape, text_of, trees
 from benchmarks.sink import sink

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from agentperf.measure.record import Record
+from agentperf.yardstick.cores import children_on
 from benchmarks import aiperf, ours
-from benchmarks.cores import Cores, OtherWork, children_on
+from benchmarks.cores import Cores, OtherWork
 from benchmarks.figures import Run, Said
 from benchmarks.load import Load, Result, Row
 from benchmarks.truth import TruthServer

@@ -4,11 +4,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+
+from agentperf.fleet.machine import running_of
+from agentperf.yardstick.cores import machine_busy_s, other_cores
 
 Cores = frozenset[int]
 
@@ -33,29 +36,10 @@ def cores_text(clients: int = 1) -> str:
     return f"{os.cpu_count()} cores, the client on {own}, the server on another"
 
 
-@contextlib.contextmanager
-def children_on(cores: Cores) -> Iterator[None]:
-    """Children started inside stay on `cores`; this process itself may go anywhere again afterwards."""
-    if not cores:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def cpu_of(pid: int) -> float:
     """CPU time of a process in s, 0.0 where /proc does not tell."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0.0
-    # The name in parentheses may hold spaces; utime and stime are the 12th and 13th fields behind it.
-    after = text.rpartition(")")[2].split()
-    return (int(after[11]) + int(after[12])) / os.sysconf("SC_CLK_TCK")
+    state = running_of(pid)
+    return state[1] if state is not None else 0.0
 
 
 class TreeCpu:
@@ -135,26 +119,13 @@ def tree_of(root: int, parent: dict[int, int]) -> set[int]:
     return found
 
 
-def machine_cpu_s() -> float | None:
-    """CPU time that all processes of the machine have used since boot, in s; None where /proc does not tell."""
-    try:
-        first = Path("/proc/stat").read_text().partition("\n")[0].split()[1:]
-    except OSError:
-        return None
-    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(v) for v in first[:8])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
 class OtherWork:
     """How many cores the rest of the machine used, on average, since `start`."""
 
     def __init__(self) -> None:
-        self._machine = machine_cpu_s()
+        self._machine = machine_busy_s()
         self._began = time.monotonic()
 
     def cores(self, own_cpu_s: Sequence[float]) -> float | None:
         """CPU time of the machine less that of our own processes, over wall time; None where it is not known."""
-        now = machine_cpu_s()
-        if now is None or self._machine is None:
-            return None
-        return max(0.0, now - self._machine - sum(own_cpu_s)) / (time.monotonic() - self._began)
+        return other_cores(self._machine, machine_busy_s(), sum(own_cpu_s), time.monotonic() - self._began)

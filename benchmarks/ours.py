@@ -20,7 +20,8 @@ from agentperf.replay.settings import ReplaySettings
 from agentperf.trace.render import RenderedSession, RenderedTree, RenderedTurn
 from agentperf.wire.chat import BodySettings
 from agentperf.wire.endpoint import Limits, parse_endpoint
-from benchmarks.cores import Cores, children_on
+from agentperf.yardstick.cores import children_on
+from benchmarks.cores import Cores
 from benchmarks.venvs import MissingError
 
 TREES, TURNS = 16, 4

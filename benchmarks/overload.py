@@ -19,7 +19,7 @@ from benchmarks.clients import said_by_record
 from benchmarks.cores import cores_text, split_cores
 from benchmarks.figures import SPEED_BOUND, TTFT_BOUND_MS, Figures, Run, figures, table
 from benchmarks.ours import Held, Level, Shape, hold
-from benchmarks.truth import TruthServerError, build, find, read_log, truth_server
+from benchmarks.truth import TruthServerError, build, find, read_log, server_of
 from benchmarks.work import Work, add_server, add_work, work_of
 
 SHOWN = (
@@ -68,16 +68,7 @@ def measure(work: Work, workers: int, binary: Path, folder: Path) -> Judged:
     """Hold the level, judge it, and compare it with the server's log."""
     cores, server_core = split_cores(workers)
     log = folder / "truth.csv"
-    with truth_server(
-        binary,
-        log,
-        ttft_ms=work.ttft_ms,
-        tps=work.tps,
-        tokens=work.tokens,
-        core=server_core,
-        lifetime_s=work.lifetime_s,
-        tokens_per_event=work.tokens_per_event,
-    ) as server:
+    with server_of(work, binary, log, server_core) as server:
         held = hold(
             Level(
                 base_url=server.base_url,

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterator
 from typing import cast
 
+from agentperf.yardstick.cores import children_on
 from benchmarks.clients import ROOT
-from benchmarks.cores import Cores, children_on
+from benchmarks.cores import Cores
 
 REPLY = b'data: {"choices":[{"index":0,"delta":{"content":"yes"}}]}\n\n'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(REPLY), REPLY)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.cores import cpu_of
 from benchmarks.venvs import MissingError
+from benchmarks.work import Work
 
 VARIABLE = "AGENTPERF_TRUTHSERVER"
 """Environment variable with the path of the server's source (`.c`) or binary."""
@@ -139,6 +140,20 @@ def truth_server(
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def server_of(work: Work, binary: Path, log: Path, core: int | None) -> contextlib.AbstractContextManager[TruthServer]:
+    """The server that paces this work."""
+    return truth_server(
+        binary,
+        log,
+        ttft_ms=work.ttft_ms,
+        tps=work.tps,
+        tokens=work.tokens,
+        core=core,
+        lifetime_s=work.lifetime_s,
+        tokens_per_event=work.tokens_per_event,
+    )
 
 
 def _port_of(process: "subprocess.Popen[bytes]") -> int:

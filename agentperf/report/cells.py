@@ -1,7 +1,8 @@
 """Cells, columns and tables of a report, the same for the screen and for Markdown."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,21 @@ class Section:
     columns: list[Column] = field(default_factory=list)
     rows: list[list[Cell]] = field(default_factory=list)
     note: str = ""
+
+
+def probe_section(
+    title: str,
+    columns: Sequence[Column],
+    cells_of: Callable[[Mapping[str, Any]], list[Cell]],
+    rows: Sequence[Mapping[str, Any]],
+    note: str,
+    *,
+    repeated: bool,
+) -> Section:
+    """One row a probe, its first cell the level. `repeated`: levels have several probes, so each has its number."""
+    section = Section(title, list(columns), [cells_of(row) for row in rows], note)
+    if repeated:
+        section.columns.insert(1, Column("probe", drop=1))
+        for row, cells in zip(rows, section.rows, strict=True):
+            cells.insert(1, Cell(str(row["probe"])))
+    return section

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agentperf.report import words
-from agentperf.report.cells import Cell, Column, Section
+from agentperf.report.cells import Cell, Column, Section, probe_section
 
 Json = Mapping[str, Any]
 
@@ -40,12 +40,7 @@ NOTE: Final = (
 
 def client_section(rows: Sequence[Json], *, repeated: bool) -> Section:
     """One row a probe; dashes for what a journal does not tell. `repeated`: levels have several probes."""
-    section = Section("Client", list(_COLUMNS), [_row(row) for row in rows], NOTE)
-    if repeated:
-        section.columns.insert(1, Column("probe", drop=1))
-        for row, cells in zip(rows, section.rows, strict=True):
-            cells.insert(1, Cell(str(row["probe"])))
-    return section
+    return probe_section("Client", _COLUMNS, _row, rows, NOTE, repeated=repeated)
 
 
 def _row(row: Json) -> list[Cell]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agentperf.report import words
-from agentperf.report.cells import Cell, Column, Section
+from agentperf.report.cells import Cell, Column, Section, probe_section
 
 Json = Mapping[str, Any]
 
@@ -48,12 +48,8 @@ _NAMES: Final = {
 
 def server_section(rows: Sequence[Json], *, repeated: bool) -> Section:
     """One row a probe; dashes for probes without a page. `repeated`: levels have several probes."""
-    section = Section("Server", list(_COLUMNS), [_row(row) for row in rows], " ".join([NOTE, *_unmeasured(rows)]))
-    if repeated:
-        section.columns.insert(1, Column("probe", drop=1))
-        for row, cells in zip(rows, section.rows, strict=True):
-            cells.insert(1, Cell(str(row["probe"])))
-    return section
+    note = " ".join([NOTE, *_unmeasured(rows)])
+    return probe_section("Server", _COLUMNS, _row, rows, note, repeated=repeated)
 
 
 def _row(row: Json) -> list[Cell]:

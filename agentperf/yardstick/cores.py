@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
@@ -23,7 +23,7 @@ def split_cores(cores: Sequence[int], workers: int) -> tuple[list[int], list[int
 
 
 @contextlib.contextmanager
-def children_on(cores: Sequence[int] | None) -> Iterator[None]:
+def children_on(cores: Collection[int] | None) -> Iterator[None]:
     """Children started inside stay on `cores`; this process itself may go anywhere again afterwards."""
     if not cores or not hasattr(os, "sched_setaffinity"):
         yield
