@@ -6,8 +6,6 @@ delivered, the comments of its block are kept beside it, and the non-standard fi
 error. An event cut off by the end of the input is delivered by `flush` with `complete` false.
 """
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -209,16 +207,3 @@ class SseDecoder:
         self._event = None
         self._retry = None
         return made
-
-
-def decode(chunks: Sequence[bytes]) -> list[tuple[int, SseEvent]]:
-    """All events of a stream, each with the index of the chunk that completes it (so that its stamp can be found)."""
-    decoder = SseDecoder()
-    out: list[tuple[int, SseEvent]] = []
-    feed = decoder.feed
-    for index, chunk in enumerate(chunks):
-        for event in feed(chunk):
-            out.append((index, event))  # noqa: PERF401 - a generator for each chunk would cost more than it does
-    last = max(len(chunks) - 1, 0)
-    out.extend((last, event) for event in decoder.flush())
-    return out

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_scenario import load_all
 
-from agentperf.wire.sse import MAX_COMMENT_BYTES, MAX_LINE_BYTES, SseDecoder, SseError, SseEvent, decode
+from agentperf.wire.sse import MAX_COMMENT_BYTES, MAX_LINE_BYTES, SseDecoder, SseError, SseEvent
+
+
+def decode(chunks: Sequence[bytes]) -> list[tuple[int, SseEvent]]:
+    """All events of a stream, each with the index of the chunk that completes it (so that its stamp can be found)."""
+    decoder = SseDecoder()
+    out: list[tuple[int, SseEvent]] = []
+    feed = decoder.feed
+    for index, chunk in enumerate(chunks):
+        for event in feed(chunk):
+            out.append((index, event))  # noqa: PERF401
+    last = max(len(chunks) - 1, 0)
+    out.extend((last, event) for event in decoder.flush())
+    return out
 
 
 def events(data: bytes) -> list[SseEvent]:
